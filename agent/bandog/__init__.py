@@ -1,0 +1,63 @@
+"""bandog: a watchdog for GPU servers. These names, and no others, are the API for plugin authors."""
+
+from __future__ import annotations
+
+from .config.types import Duration
+from .domain import subjects
+from .domain.model import (
+    Fact,
+    Facts,
+    Finding,
+    Incident,
+    Instant,
+    Proof,
+    ProofState,
+    Record,
+    Request,
+    Result,
+    ResultState,
+    Severity,
+    Unknown,
+)
+from .hookspecs import hookimpl
+from .host.processes import Task, task_state, tasks_in_cgroup
+from .host.site import ChildOutcome, Clock, Host, HttpReply, Readiness, Services, Site
+from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
+from .plugin import Action, LogDetector, Options, Probe
+
+__all__ = [
+    "Action",
+    "ChildOutcome",
+    "Clock",
+    "Duration",
+    "Fact",
+    "Facts",
+    "Finding",
+    "Host",
+    "HttpReply",
+    "Incident",
+    "Instant",
+    "JobOutcome",
+    "LogDetector",
+    "Options",
+    "Probe",
+    "Proof",
+    "ProofState",
+    "Readiness",
+    "Record",
+    "Request",
+    "Result",
+    "ResultState",
+    "Services",
+    "Severity",
+    "Site",
+    "Systemd",
+    "SystemdError",
+    "Task",
+    "UnitState",
+    "Unknown",
+    "hookimpl",
+    "subjects",
+    "task_state",
+    "tasks_in_cgroup",
+]

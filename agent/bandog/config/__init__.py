@@ -1,0 +1,1 @@
+"""Configuration: YAML layers, validation with file:line:col, JSON Schema."""

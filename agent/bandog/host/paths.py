@@ -1,0 +1,52 @@
+"""Where things lie on the host; everything that reads a file starts here, so that tests can move the root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """The host's trees. `root` prefixes all of them; single ones may be replaced for tests."""
+
+    root: Path = Path("/")
+
+    def at(self, path: str) -> Path:
+        """Return the absolute `path` below the root."""
+        return self.root / path.lstrip("/")
+
+    @property
+    def proc(self) -> Path:
+        """procfs."""
+        return self.at("/proc")
+
+    @property
+    def sys(self) -> Path:
+        """sysfs."""
+        return self.at("/sys")
+
+    @property
+    def dev(self) -> Path:
+        """Device nodes."""
+        return self.at("/dev")
+
+    @property
+    def kmsg(self) -> Path:
+        """The kernel's log device."""
+        return self.at("/dev/kmsg")
+
+    @property
+    def etc(self) -> Path:
+        """The operator's configuration."""
+        return self.at("/etc/bandog")
+
+    @property
+    def state(self) -> Path:
+        """What must survive a reboot: the database, evidence, the message spool."""
+        return self.at("/var/lib/bandog")
+
+    @property
+    def run(self) -> Path:
+        """What must survive us but not a reboot: the control socket, environment files."""
+        return self.at("/run/bandog")

@@ -1,0 +1,157 @@
+"""The seam between us and the machine, as protocols: what a detector may ask, what an action may use.
+
+The daemon hands out the real ones, `bandog.testing` the fakes; both pass the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ..domain.model import Instant, Request
+from .paths import Paths
+from .systemd_types import Systemd
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """All clocks of the host."""
+
+    def now(self) -> Instant:
+        """Return this moment on every clock."""
+
+    def at_kernel_time(self, usec: int) -> Instant:
+        """Return the instant of a kernel time stamp (microseconds) or CLOCK_MONOTONIC of this boot."""
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Wait on the loop."""
+
+
+class Host(Protocol):
+    """What `unsupported` may look at."""
+
+    @property
+    def paths(self) -> Paths:
+        """Where the trees lie."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOutcome:
+    """How a child ended. `code` is its exit status (negative: signal), None when it was given up.
+
+    `stuck` is true when it did not even die of SIGKILL in time (a task in D state) and was abandoned.
+    """
+
+    code: int | None
+    out: bytes = b""
+    err: bytes = b""
+    timed_out: bool = False
+    stuck: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True when it ended by itself with status 0."""
+        return self.code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpReply:
+    """An HTTP answer, or `error` when none came: `refused` (nobody listens), `timeout`, or words."""
+
+    status: int | None = None
+    body: bytes = b""
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True for a 2xx answer."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a service serves: True, False, or None when that cannot be told (a time-out)."""
+
+    ready: bool | None
+    why: str = ""
+
+
+class Services(Protocol):
+    """The services that the operator named, and what can be learnt of each. Blocking: for workers."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return every service's name, in start order."""
+
+    def get(self, name: str) -> Any:
+        """Return the `services.registry.Service`; KeyError if unknown."""
+
+    def ready(self, name: str) -> Readiness:
+        """Ask the service once whether it serves, by its `ready:`; at most a few seconds."""
+
+
+class Site(Protocol):
+    """What an action or a probe may use. `child`, `http`, `wait` and `services.ready` block: workers only."""
+
+    @property
+    def paths(self) -> Paths:
+        """Where the trees lie."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clocks."""
+
+    @property
+    def systemd(self) -> Systemd:
+        """PID 1 (async)."""
+
+    @property
+    def services(self) -> Services:
+        """The services of `services.d`."""
+
+    @property
+    def hostname(self) -> str:
+        """The short host name, as told to people."""
+
+    def child(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: timedelta,
+        stdin: bytes = b"",
+        limit: int = 1 << 20,
+        env: Mapping[str, str] | None = None,
+    ) -> ChildOutcome:
+        """Run a program in its own session with a clean environment; at most `limit` bytes are kept."""
+
+    def http(
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline: timedelta,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        limit: int = 1 << 20,
+    ) -> HttpReply:
+        """Ask an HTTP server; no redirects are followed, at most `limit` bytes are read, never raises."""
+
+    def wait(self, work: Coroutine[Any, Any, T], *, deadline: timedelta) -> T:
+        """From a worker thread: run `work` on the loop and return its value; TimeoutError past `deadline`."""
+
+    def evidence_dir(self, incident: int) -> Path:
+        """Return the directory for the evidence of one incident; it exists."""
+
+    async def note(self, request: Request, **facts: Any) -> None:
+        """Commit `facts` to the request before going on; after a crash they reach `prove` as
+        `result.facts["notes"]`. For acts with a state between that must not be forgotten."""
+
+    def tell(self, request: Request, *, to: Sequence[str], text: str = "", urgent: bool = False) -> None:
+        """Tell people about the request's incident, in its thread; returns at once, delivery is the sender's."""

@@ -1,0 +1,1 @@
+"""Running things under a deadline: the executor, workers, the systemd watchdog."""

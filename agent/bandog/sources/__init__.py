@@ -1,0 +1,1 @@
+"""Where records come from: /dev/kmsg, the journal, text files, the clock."""

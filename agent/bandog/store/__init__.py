@@ -1,0 +1,1 @@
+"""What survives us: SQLite behind one writer thread."""

@@ -1,0 +1,1 @@
+"""Plugins that come with bandog, found by entry points like everyone else's."""

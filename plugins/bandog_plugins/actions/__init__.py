@@ -1,0 +1,1 @@
+"""Actions that come with bandog, one a file."""

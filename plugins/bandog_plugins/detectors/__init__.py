@@ -1,0 +1,1 @@
+"""Detectors that come with bandog, one a file."""
