@@ -11,6 +11,9 @@ class Paths:
     """The host's trees. `root` prefixes all of them; single ones may be replaced for tests."""
 
     root: Path = Path("/")
+    etc_dir: Path | None = None
+    state_dir: Path | None = None
+    run_dir: Path | None = None
 
     def at(self, path: str) -> Path:
         """Return the absolute `path` below the root."""
@@ -39,14 +42,14 @@ class Paths:
     @property
     def etc(self) -> Path:
         """The operator's configuration."""
-        return self.at("/etc/bandog")
+        return self.etc_dir or self.at("/etc/bandog")
 
     @property
     def state(self) -> Path:
         """What must survive a reboot: the database, evidence, the message spool."""
-        return self.at("/var/lib/bandog")
+        return self.state_dir or self.at("/var/lib/bandog")
 
     @property
     def run(self) -> Path:
         """What must survive us but not a reboot: the control socket, environment files."""
-        return self.at("/run/bandog")
+        return self.run_dir or self.at("/run/bandog")

@@ -1,0 +1,51 @@
+"""The command line: one file per command group, loaded only when its command is called."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+
+import click
+
+# command → (module, attribute): importing click alone keeps completion and --help fast.
+COMMANDS = {
+    "run": ("run", "run"),
+    "check": ("check", "check"),
+    "explain": ("explain", "explain"),
+    "replay": ("replay", "replay"),
+    "drill": ("drill", "drill"),
+    "status": ("status", "status"),
+    "incidents": ("incidents", "incidents"),
+    "show": ("incidents", "show"),
+    "hold": ("operate", "hold"),
+    "release": ("operate", "release"),
+    "ack": ("operate", "ack"),
+    "rearm": ("operate", "rearm"),
+    "doctor": ("doctor", "doctor"),
+    "services": ("services", "services"),
+    "plugins": ("plugins", "plugins"),
+    "notify-test": ("operate", "notify_test"),
+    "schema": ("schema", "schema"),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command = getattr(import_module(f".{place[0]}", __name__), place[1])
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 fine, 1 problems found, 2 usage, 78 bad configuration. See bandog(8).",
+)
+@click.version_option(metadata.version("bandog"), prog_name="bandog")
+def main() -> None:
+    """A watchdog for GPU servers: detect, act, prove, escalate, with budgets and a record."""

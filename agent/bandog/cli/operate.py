@@ -1,0 +1,90 @@
+"""Commands by which a person steers the daemon: hold, release, ack, rearm, notify-test."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+
+import click
+
+from ..config.types import parse_duration
+from ..host.paths import Paths
+from .client import demand
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def operator() -> str:
+    """Return who gives the order, through sudo too."""
+    name = os.environ.get("SUDO_USER")
+    if name:
+        return name
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _say(answer: dict[str, object], as_json: bool) -> None:
+    click.echo(json.dumps(answer) if as_json else answer["text"])
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[TARGET] DURATION")
+@click.option("--reason", required=True, help="Why; everyone who looks sees it.")
+@JSON_OPTION
+def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Pause disruptive actions for DURATION (2h, 30m, 7d), on TARGET or the whole host.
+
+    TARGET is a service or a policy. Findings, evidence and messages go on. The pause survives
+    reboots and ends by itself; `bandog release` ends it earlier.
+    """
+    if not 1 <= len(words) <= 2:
+        raise click.UsageError("expected: bandog hold [TARGET] DURATION --reason TEXT")
+    target, text = ("*", words[0]) if len(words) == 1 else words
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    answer = demand(
+        Paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator()
+    )
+    _say(answer, as_json)
+
+
+@click.command()
+@click.argument("target", default="*")
+@JSON_OPTION
+def release(target: str, as_json: bool) -> None:
+    """End the pause on TARGET, or the one on the whole host."""
+    _say(demand(Paths(), "release", target=target, by=operator()), as_json)
+
+
+@click.command()
+@click.argument("incident", type=int)
+@JSON_OPTION
+def ack(incident: int, as_json: bool) -> None:
+    """Take over an incident: no further step, no reminder; the record goes on."""
+    _say(demand(Paths(), "ack", incident=incident, by=operator()), as_json)
+
+
+@click.command()
+@JSON_OPTION
+def rearm(as_json: bool) -> None:
+    """Arm bandog again after the breaker tripped or its state was lost."""
+    _say(demand(Paths(), "rearm", by=operator()), as_json)
+
+
+@click.command("notify-test")
+@click.argument("targets", nargs=-1)
+@JSON_OPTION
+def notify_test(targets: tuple[str, ...], as_json: bool) -> None:
+    """Send a test message to TARGETS, or to every target of the configuration."""
+    answer = demand(Paths(), "notify_test", targets=list(targets), by=operator())
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        for line in answer["lines"]:
+            click.echo(line)
+    raise SystemExit(0 if answer["ok"] else 1)

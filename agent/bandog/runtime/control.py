@@ -1,0 +1,102 @@
+"""The control socket: how the command line talks to the living daemon.
+
+A Unix socket in `/run/bandog`, for root only: one JSON object a line in, one out. There is no
+network listener. Arbitrary bytes get an error line and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[..., Any]
+LINE_LIMIT = 64 * 1024
+IDLE_SECONDS = 30.0
+MAX_CLIENTS = 16
+
+
+class OperatorError(Exception):
+    """What the person asked for cannot be done; the text says why and what would help."""
+
+
+class Control:
+    """Serves `operations` (name → function of keyword arguments, sync or async) on a socket."""
+
+    def __init__(self, path: Path, operations: Mapping[str, Handler]) -> None:
+        self._path = path
+        self._operations = dict(operations)
+        self._server: asyncio.AbstractServer | None = None
+        self._clients = 0
+
+    async def start(self) -> None:
+        """Bind the socket, replacing one that a dead daemon left; raises OSError if that cannot be."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        mask = os.umask(0o177)
+        try:
+            listener.bind(str(self._path))
+        finally:
+            os.umask(mask)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_LIMIT)
+
+    async def stop(self) -> None:
+        """Close the socket and take its name away."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        try:
+            if self._clients > MAX_CLIENTS or not _may(writer):
+                return
+            while line := await asyncio.wait_for(reader.readline(), IDLE_SECONDS):
+                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                await asyncio.wait_for(writer.drain(), IDLE_SECONDS)
+        except (OSError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
+            log.debug("control client dropped why=%s", error)
+        finally:
+            self._clients -= 1
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            name, arguments = request["do"], request.get("with", {})
+            operation = self._operations[name]
+            inspect.signature(operation).bind(**arguments)
+        except KeyError as error:
+            return {"ok": False, "error": f"unknown operation {error}"}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            return {"ok": False, "error": f"not a request: {error}"}
+        try:
+            answer = operation(**arguments)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+        except OperatorError as error:
+            return {"ok": False, "error": str(error)}
+        # A fault in one operation must not end the daemon; it is logged with its place.
+        except (ValueError, TypeError, KeyError, OSError, RuntimeError, TimeoutError) as error:
+            log.exception("operation failed operation=%s", name)
+            return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        return {"ok": True, "answer": answer}
+
+
+def _may(writer: asyncio.StreamWriter) -> bool:
+    """True if the peer is root or the daemon's own user (SO_PEERCRED, unix(7))."""
+    peer = writer.get_extra_info("socket")
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    return uid in (0, os.geteuid())

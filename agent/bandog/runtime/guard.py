@@ -1,0 +1,71 @@
+"""Bounds the time that a plugin may hold the loop.
+
+A log detector runs on the loop. Python cannot stop a call from outside, but a signal handler may
+raise inside it: a small thread sees that one call has lasted too long and sends the loop's thread
+a signal, whose handler raises `PluginTimeout` at that very place. The plugin is then taken out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from types import FrameType
+
+SIGNAL = signal.SIGRTMIN + 3
+"""Free for applications; systemd uses SIGRTMIN+0 … +29 only towards PID 1."""
+
+
+class PluginTimeout(BaseException):
+    """A plugin held the loop too long; not an Exception, so that the plugin's own `except` lets it pass."""
+
+
+class Guard:
+    """Watches one call at a time on the main thread; costs two assignments a call."""
+
+    def __init__(self, limit: timedelta = timedelta(seconds=2)) -> None:
+        self._limit = limit.total_seconds()
+        self._call: tuple[str, int] | None = None
+        self._count = 0
+        self._main = threading.main_thread().ident or 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch; only the main thread may call it, as signal handlers run there."""
+        signal.signal(SIGNAL, self._interrupt)
+        self._thread = threading.Thread(target=self._watch, name="plugin-guard", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching and put the signal back."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+            signal.signal(SIGNAL, signal.SIG_IGN)
+
+    @contextlib.contextmanager
+    def watch(self, name: str) -> Iterator[None]:
+        """Let the block of plugin `name` run for at most the limit; raises PluginTimeout in it after that."""
+        self._count += 1
+        self._call = (name, self._count)
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def _watch(self) -> None:
+        seen: tuple[str, int] | None = None
+        while not self._stop.wait(self._limit):
+            call = self._call
+            if call is not None and call == seen:
+                signal.pthread_kill(self._main, SIGNAL)
+            seen = call
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._call is not None:
+            name, _ = self._call
+            self._call = None
+            raise PluginTimeout(f"{name} held the loop for more than {self._limit:g} s")

@@ -1,0 +1,135 @@
+"""Runs each probe at its interval, in a worker under its deadline, and tells what is new.
+
+A probe states the whole truth each time. Here it is compared with the last one: what appeared is a
+finding, what is missing has cleared, what is Unknown keeps its state. A probe that overruns or
+raises tells nothing and clears nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Protocol
+
+from ..domain import subjects
+from ..domain.model import Finding, Instant, Severity, Unknown
+from ..host.site import Clock, Site
+from ..plugin import Probe
+
+log = logging.getLogger(__name__)
+
+STILL = timedelta(minutes=15)
+"""A state that lasts is stated again this often, so that a ladder can climb while it lasts."""
+STALE_AFTER = 3
+"""Rounds without an answer until the probe itself is a finding."""
+
+
+class RunInWorker(Protocol):
+    """`runtime.workers.Workers.run`."""
+
+    def __call__(self, fn: Callable[[], object], *, deadline: timedelta, name: str) -> Awaitable[object]:
+        """Run `fn` in a worker thread; raises when it overruns."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Raised:
+    finding: Finding
+    told: Instant
+
+
+class Probing:
+    """The schedule of one probe and what it last said."""
+
+    def __init__(
+        self,
+        probe: Probe,
+        site: Site,
+        clock: Clock,
+        run: RunInWorker,
+        found: Callable[[Finding], None],
+    ) -> None:
+        self.probe = probe
+        self.last_answer: Instant | None = None
+        self.misses = 0
+        self.why = ""
+        self._site = site
+        self._clock = clock
+        self._run = run
+        self._found = found
+        self._raised: dict[tuple[str, str], _Raised] = {}
+
+    async def loop(self) -> None:
+        """Poll for ever, spread a little so that probes do not fire together."""
+        every = self.probe.every
+        await self._clock.sleep(every * random.random() * 0.5)  # jitter, not a secret
+        while True:
+            await self.round()
+            await self._clock.sleep(every)
+
+    async def round(self) -> None:
+        """Poll once and tell the difference."""
+        try:
+            answer = await self._run(
+                lambda: list(self.probe.poll(self._site)), deadline=self.probe.deadline, name=self.probe.name
+            )
+        except asyncio.CancelledError:
+            raise
+        # The second door again: a plugin at work, this time in a worker.
+        except Exception as error:
+            self._missed(f"{type(error).__name__}: {error}")
+            return
+        assert isinstance(answer, list)
+        self._answered()
+        self._compare(answer)
+
+    def _missed(self, why: str) -> None:
+        self.misses += 1
+        self.why = why
+        log.warning("probe gave no answer probe=%s misses=%d why=%s", self.probe.name, self.misses, why)
+        if self.misses == STALE_AFTER:
+            self._agent(raised=True, why=why)
+
+    def _answered(self) -> None:
+        if self.misses >= STALE_AFTER:
+            self._agent(raised=False, why="")
+        self.misses = 0
+        self.why = ""
+        self.last_answer = self._clock.now()
+
+    def _agent(self, *, raised: bool, why: str) -> None:
+        self._found(
+            Finding(
+                kind="agent.probe-stale",
+                subject=subjects.plugin(self.probe.name),
+                severity=Severity.WARNING,
+                at=self._clock.now(),
+                detector="agent",
+                raised=raised,
+                live=True,
+                facts={"plugin": self.probe.name, "why": why},
+            )
+        )
+
+    def _compare(self, answer: Iterable[Finding | Unknown]) -> None:
+        now = self._clock.now()
+        seen: set[tuple[str, str]] = set()
+        unknown: list[Unknown] = []
+        for item in answer:
+            if isinstance(item, Unknown):
+                unknown.append(item)
+                continue
+            seen.add(item.key())
+            old = self._raised.get(item.key())
+            if old is None or now.since(old.told) >= STILL or item.severity is not old.finding.severity:
+                finding = dataclasses.replace(item, detector=item.detector or self.probe.name, live=True)
+                self._raised[item.key()] = _Raised(finding, now)
+                self._found(finding)
+        for key, old in list(self._raised.items()):
+            if key in seen or any(one.kind == key[0] and one.subject in ("*", key[1]) for one in unknown):
+                continue
+            del self._raised[key]
+            self._found(dataclasses.replace(old.finding, raised=False, at=now, live=True))
