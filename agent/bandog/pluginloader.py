@@ -90,12 +90,8 @@ class PluginSet:
             if plugin is not None and self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
             why = f"{type(error).__name__}: {error}"
-            log.error(
-                "plugin does not load plugin=%s origin=%s why=%s", candidate.name, candidate.origin, why
-            )
-            self.broken.append(
-                PluginReport(name=candidate.name, origin=candidate.origin, state="broken", why=why)
-            )
+            log.error("plugin does not load plugin=%s origin=%s why=%s", candidate.name, candidate.origin, why)
+            self.broken.append(PluginReport(name=candidate.name, origin=candidate.origin, state="broken", why=why))
 
     def _register(self, candidate: Candidate, plugin: Any) -> None:
         self.manager.register(plugin, name=f"{candidate.name}@{candidate.origin}")
@@ -105,9 +101,7 @@ class PluginSet:
         others("register_detectors", rest)(
             register=lambda cls: self._take(candidate, cls, (LogDetector, Probe), self.detectors)
         )
-        others("register_actions", rest)(
-            register=lambda cls: self._take(candidate, cls, (Action,), self.actions)
-        )
+        others("register_actions", rest)(register=lambda cls: self._take(candidate, cls, (Action,), self.actions))
 
     def _take(self, candidate: Candidate, cls: Any, bases: tuple[type, ...], into: dict[str, Any]) -> None:
         if not (isinstance(cls, type) and issubclass(cls, bases)):
@@ -136,9 +130,7 @@ class PluginSet:
             elif state == "loaded" and isinstance(instance, Action):
                 made.actions[name] = instance
             provides = tuple(getattr(cls, "emits", ())) or (name,)
-            made.reports.append(
-                PluginReport(name=name, origin=owner.origin, state=state, why=why, provides=provides)
-            )
+            made.reports.append(PluginReport(name=name, origin=owner.origin, state=state, why=why, provides=provides))
         return made
 
     def drop(self, name: str) -> None:

@@ -15,9 +15,7 @@ from .operate import JSON_OPTION, operator
 @click.argument("kinds", nargs=-1, required=True, metavar="KIND…")
 @click.option("--service", required=True, help="The service that the drill pretends to hurt.")
 @click.option("--subject", default=None, help="What the finding is about; the service by default.")
-@click.option(
-    "--fact", "facts", multiple=True, metavar="NAME=VALUE", help="A fact of the finding; repeatable."
-)
+@click.option("--fact", "facts", multiple=True, metavar="NAME=VALUE", help="A fact of the finding; repeatable.")
 @click.option("--really", is_flag=True, help="Let the ladder act, under the same gates and budgets.")
 @JSON_OPTION
 def drill(

@@ -47,9 +47,7 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
         duration = parse_duration(text)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    answer = demand(
-        Paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator()
-    )
+    answer = demand(Paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator())
     _say(answer, as_json)
 
 

@@ -13,9 +13,7 @@ import click
 @click.option("--state", "state_dir", type=click.Path(path_type=Path), help="Instead of /var/lib/bandog.")
 @click.option("--runtime", "run_dir", type=click.Path(path_type=Path), help="Instead of /run/bandog.")
 @click.option("--observe", is_flag=True, help="Never act, whatever the configuration says.")
-def run(
-    root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Path | None, observe: bool
-) -> None:
+def run(root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Path | None, observe: bool) -> None:
     """Watch this host until told to stop. As a service: systemctl start bandog."""
     from ..daemon import Settings, main
 

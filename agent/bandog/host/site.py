@@ -154,4 +154,4 @@ class Site(Protocol):
         `result.facts["notes"]`. For acts with a state between that must not be forgotten."""
 
     def tell(self, request: Request, *, to: Sequence[str], text: str = "", urgent: bool = False) -> None:
-        """Tell people about the request's incident, in its thread; returns at once, delivery is the sender's."""
+        """Tell people about the request's incident, in its thread; returns at once."""

@@ -61,7 +61,10 @@ class Systemd(Protocol):
     """PID 1 over D-Bus. Every method takes its own deadline and raises SystemdError past it."""
 
     async def unit(self, name: str) -> UnitState:
-        """Return the unit's state; load_state `not-found` where there is none. SystemdError if PID 1 does not answer."""
+        """Return the unit's state; load_state `not-found` where there is none.
+
+        Raises SystemdError if PID 1 does not answer.
+        """
 
     async def restart(self, name: str, *, deadline: timedelta) -> JobOutcome:
         """Ask for one RestartUnit job (mode replace) and wait for its end."""
