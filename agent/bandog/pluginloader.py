@@ -6,6 +6,7 @@ First-party plugins come through the same entry points (group `bandog`) as anyon
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import stat
@@ -22,7 +23,7 @@ import pluggy
 from . import hookspecs
 from .config.catalogue import PluginCatalogue, build_catalogue
 from .host.paths import Paths
-from .host.site import Host
+from .host.site import Clock, Host
 from .plugin import Action, LogDetector, Probe
 from .runtime.guard import Guard, PluginTimeout
 
@@ -74,7 +75,12 @@ class PluginSet:
     @property
     def catalogue(self) -> PluginCatalogue:
         """What configuration may name: kinds, facts, actions, options."""
-        return build_catalogue(self.detectors.values(), self.actions.values())
+        return build_catalogue(
+            self.detectors.values(),
+            self.actions.values(),
+            plugins=sorted({owner.name for owner in self.owners.values()}),
+            broken=sorted({report.name for report in self.broken}),
+        )
 
     def add(self, candidate: Candidate, guard: Guard | None = None) -> None:
         """Load one plugin; whatever goes wrong in it leaves the set as it was and is reported."""
@@ -190,7 +196,7 @@ def _files(folder: Path, found: PluginSet) -> Iterator[Candidate]:
         if why:
             found.broken.append(PluginReport(name=name, origin=str(file), state="broken", why=why))
         else:
-            yield Candidate(name=name, origin=str(file), load=lambda file=file: _import_file(file))
+            yield Candidate(name=name, origin=str(file), load=functools.partial(_import_file, file))
 
 
 def _unsafe(path: Path) -> str | None:
@@ -218,3 +224,11 @@ def _import_file(file: Path) -> ModuleType:
         sys.modules.pop(name, None)
         raise
     return module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalHost:
+    """This host, as `unsupported` sees it."""
+
+    paths: Paths
+    clock: Clock

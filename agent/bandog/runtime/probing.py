@@ -91,16 +91,16 @@ class Probing:
         self.why = why
         log.warning("probe gave no answer probe=%s misses=%d why=%s", self.probe.name, self.misses, why)
         if self.misses == STALE_AFTER:
-            self._agent(raised=True, why=why)
+            self._agent(raised=True)
 
     def _answered(self) -> None:
         if self.misses >= STALE_AFTER:
-            self._agent(raised=False, why="")
+            self._agent(raised=False)
         self.misses = 0
         self.why = ""
         self.last_answer = self._clock.now()
 
-    def _agent(self, *, raised: bool, why: str) -> None:
+    def _agent(self, *, raised: bool) -> None:
         self._found(
             Finding(
                 kind="agent.probe-stale",
@@ -110,7 +110,7 @@ class Probing:
                 detector="agent",
                 raised=raised,
                 live=True,
-                facts={"plugin": self.probe.name, "why": why},
+                facts={"probe": self.probe.name, "seconds": round(self.probe.every.total_seconds() * self.misses)},
             )
         )
 

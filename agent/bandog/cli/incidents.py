@@ -1,0 +1,113 @@
+"""`bandog incidents` and `bandog show`: the record, read from the database with or without the daemon."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..domain.model import to_json
+from ..host.paths import Paths
+from ..runtime.report import incident_line
+from ..store.reader import Reader, StoreUnreadable
+from .operate import JSON_OPTION
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def _reader() -> Reader:
+    try:
+        return Reader(Paths().state / "bandog.db")
+    except StoreUnreadable as error:
+        raise click.ClickException(str(error)) from error
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """Return incidents as a rich table."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("id", "opened", "severity", "state", "policy", "subject", "services", "n", "what"):
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        colour = COLOURS.get(row["severity"], "")
+        grid.add_row(
+            f"#{row['id']}",
+            row["opened"][:19].replace("T", " "),
+            f"[{colour}]{row['severity']}[/]",
+            row["state"] + (" (drill)" if row["drill"] else ""),
+            escape(row["policy"]),
+            escape(row["subject"]),
+            escape(", ".join(row["services"])),
+            str(row["findings"]),
+            escape(row["why"]),
+        )
+    return grid
+
+
+@click.command()
+@click.option("--open", "only_open", is_flag=True, help="Only those that have not ended.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
+@JSON_OPTION
+def incidents(only_open: bool, limit: int, as_json: bool) -> None:
+    """List incidents, the newest first. Exit code 1 if one is open."""
+    rows = [incident_line(one) for one in _reader().incidents(only_open=only_open, limit=limit)]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif rows:
+        from rich.console import Console
+
+        Console(highlight=False).print(table(rows))
+    else:
+        click.echo("no incidents")
+    raise SystemExit(1 if any(row["state"] in ("open", "stuck", "unresolved") for row in rows) else 0)
+
+
+@click.command()
+@click.argument("incident", type=int)
+@JSON_OPTION
+def show(incident: int, as_json: bool) -> None:
+    """Show one incident: what was seen, what was done, whether it helped, in order of time."""
+    reader = _reader()
+    found = reader.incident(incident)
+    if found is None:
+        raise click.ClickException(f"there is no incident #{incident}; bandog incidents lists them")
+    events = reader.events(incident)
+    requests = reader.requests(incident)
+    if as_json:
+        document = {
+            "incident": to_json(found),
+            "events": [to_json(one) for one in events],
+            "requests": [to_json(one) for one in requests],
+        }
+        click.echo(json.dumps(document))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    drill = " [DRILL]" if found.drill else ""
+    console.print(f"[bold]#{found.id}{drill} {escape(found.policy)}[/] on {escape(found.subject)}")
+    console.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {escape(found.why)}")
+    if found.services:
+        console.print(f"  services: {escape(', '.join(found.services))}")
+    for name, value in found.facts.items():
+        console.print(f"  {escape(name)}: {escape(str(to_json(value)))}")
+    console.print("\n[bold]Timeline[/]")
+    for event in events:
+        console.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {escape(event.why)}")
+    for request in requests:
+        place = f" of {request.request.service}" if request.request.service else ""
+        console.print(
+            f"  request {request.request.id}: {escape(request.request.action + place)}: "
+            f"{request.state.value} {escape(request.why)}"
+        )
+    folder = Paths().state / "evidence" / str(found.id)
+    if folder.is_dir():
+        console.print(f"\nevidence: {folder}")

@@ -1,0 +1,105 @@
+"""`bandog status`: what is watched, what is not and why, what is open, how much budget is left."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..host.paths import Paths
+from .client import NotRunning, call
+from .operate import JSON_OPTION
+
+COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
+
+
+@click.command()
+@JSON_OPTION
+def status(as_json: bool) -> None:
+    """Show the state of the agent, its sources, services, incidents and budgets.
+
+    Exit code 1 if the agent does not run or an incident is open.
+    """
+    try:
+        answer = call(Paths(), "status")
+    except NotRunning as error:
+        if as_json:
+            click.echo(json.dumps({"running": False, "why": str(error)}))
+        else:
+            click.secho(f"not running: {error}", fg="red")
+        raise SystemExit(1) from None
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        _print(answer)
+    raise SystemExit(1 if answer["incidents"] else 0)
+
+
+def _print(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    console.print(f"[bold]bandog {answer['version']}[/] on {escape(answer['host'])}, mode {_mode(answer)}")
+    for hold in answer["holds"]:
+        until = hold["until"] or "released"
+        console.print(
+            f"[yellow]held[/] {escape(hold['target'])} by {escape(hold['by'])} until {until}: {escape(hold['reason'])}"
+        )
+    if answer["store"]["stuck"]:
+        console.print(f"[red]the store does not write since {answer['store']['stuck']:.0f} s: nothing will act[/]")
+    _sources(console, answer["sources"], answer["plugins"])
+    _services(console, answer["services"])
+    _incidents(console, answer["incidents"])
+    _budgets(console, answer["budgets"], answer["would"])
+
+
+def _mode(answer: dict[str, Any]) -> str:
+    if answer["breaker"]:
+        return f"[red]observe[/]: {answer['breaker']} (bandog rearm)"
+    mode = answer["mode"] if isinstance(answer["mode"], str) else ", ".join(answer["mode"])
+    return f"[bold]{mode}[/]"
+
+
+def _sources(console: Any, sources: list[dict[str, Any]], plugins: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+
+    console.print("\n[bold]Sources[/]")
+    for one in sources:
+        if one["state"] == "watched":
+            counts = ", ".join(f"{value} {key}" for key, value in one["counts"].items() if value)
+            console.print(f"  [green]✓[/] {escape(one['name'])}  {counts}")
+        else:
+            console.print(f"  [red]✗[/] {escape(one['name'])}  not watched: {escape(one['why'])}")
+    for one in plugins:
+        if one["state"] != "loaded":
+            console.print(f"  [yellow]![/] plugin {escape(one['name'])} {one['state']}: {escape(one['why'])}")
+
+
+def _services(console: Any, services: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+
+    console.print("\n[bold]Services[/]")
+    if not services:
+        console.print("  none; tell bandog of one in /etc/bandog/services.d/")
+    for one in services:
+        console.print(f"  {escape(one['name'])}  {escape(one['unit'])}  {one['state']}")
+
+
+def _incidents(console: Any, incidents: list[dict[str, Any]]) -> None:
+    from .incidents import table
+
+    console.print("\n[bold]Incidents[/]")
+    if incidents:
+        console.print(table(incidents))
+    else:
+        console.print("  none open")
+
+
+def _budgets(console: Any, budgets: list[dict[str, Any]], would: int) -> None:
+    console.print("\n[bold]Budgets[/]")
+    for one in budgets:
+        console.print(f"  {one['key']}  {one['used']:g} of {one['limit']:g} per {one['per']}")
+    if would:
+        console.print(f"  {would} actions would have been taken in enforce mode")

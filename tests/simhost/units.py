@@ -1,0 +1,110 @@
+"""PID 1 in small: units that are real processes, behind the same protocol as the real systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from bandog import JobOutcome, UnitState
+
+
+@dataclass(slots=True)
+class Unit:
+    """One unit: its program, and the process that runs it now."""
+
+    argv: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    invocation: str = ""
+    active_enter: float = 0.0
+    state_change: float = 0.0
+    stopped: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class SimulatedSystemd:
+    """Starts and stops real processes; keeps a list of every job that it was asked for."""
+
+    def __init__(self, units: dict[str, Sequence[str]]) -> None:
+        self.units = {name: Unit(argv) for name, argv in units.items()}
+        self.jobs: list[tuple[str, str]] = []
+
+    def boot(self, name: str) -> None:
+        """Start a unit without a job, as at boot."""
+        unit = self.units[name]
+        unit.process = subprocess.Popen(unit.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        unit.invocation = uuid.uuid4().hex
+        unit.active_enter = unit.state_change = time.clock_gettime(time.CLOCK_MONOTONIC)
+        unit.stopped = False
+
+    def _end(self, unit: Unit) -> None:
+        if unit.process is not None and unit.process.poll() is None:
+            unit.process.terminate()
+            try:
+                unit.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                unit.process.kill()
+                unit.process.wait(timeout=5)
+        unit.stopped = True
+        unit.state_change = time.clock_gettime(time.CLOCK_MONOTONIC)
+
+    def shutdown(self) -> None:
+        """End every process."""
+        for unit in self.units.values():
+            self._end(unit)
+
+    async def unit(self, name: str) -> UnitState:
+        """Return the unit's state, read from its process."""
+        unit = self.units.get(name)
+        if unit is None:
+            return UnitState(name=name, load_state="not-found")
+        code = unit.process.poll() if unit.process is not None else None
+        running = unit.process is not None and code is None
+        failed = not running and not unit.stopped and unit.process is not None
+        return UnitState(
+            name=name,
+            active_state="active" if running else "failed" if failed else "inactive",
+            sub_state="running" if running else "failed" if failed else "dead",
+            result="signal" if failed and (code or 0) < 0 else "exit-code" if failed else "success",
+            main_pid=unit.process.pid if running and unit.process else None,
+            invocation_id=unit.invocation,
+            active_enter=timedelta(seconds=unit.active_enter),
+            state_change=timedelta(seconds=unit.state_change),
+            fragment_path=f"/etc/systemd/system/{name}",
+        )
+
+    async def _job(self, verb: str, name: str) -> JobOutcome:
+        self.jobs.append((verb, name))
+        if name not in self.units:
+            return JobOutcome(result="failed", why=f"{name} not found")
+        if verb in ("restart", "stop"):
+            await asyncio.to_thread(self._end, self.units[name])
+        if verb in ("restart", "start"):
+            self.boot(name)
+        return JobOutcome(result="done", job=len(self.jobs))
+
+    async def restart(self, name: str, *, deadline: timedelta) -> JobOutcome:
+        """End the process and start it again."""
+        return await self._job("restart", name)
+
+    async def start(self, name: str, *, deadline: timedelta) -> JobOutcome:
+        """Start the process."""
+        return await self._job("start", name)
+
+    async def stop(self, name: str, *, deadline: timedelta) -> JobOutcome:
+        """End the process."""
+        return await self._job("stop", name)
+
+    async def reset_failed(self, name: str) -> None:
+        """Nothing to clear here."""
+
+    async def unit_of_pid(self, pid: int) -> str | None:
+        """Return the unit whose process this is."""
+        for name, unit in self.units.items():
+            if unit.process is not None and unit.process.pid == pid:
+                return name
+        return None

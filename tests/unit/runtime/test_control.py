@@ -1,0 +1,115 @@
+"""The control socket answers root, and arbitrary bytes get an error line and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bandog.cli.client import NotRunning, call
+from bandog.host.paths import Paths
+from bandog.runtime.control import Control, OperatorError
+
+
+def operations() -> dict[str, Any]:
+    async def later(word: str) -> str:
+        return word.upper()
+
+    def refuse() -> None:
+        raise OperatorError("the breaker has not tripped")
+
+    def crash() -> None:
+        raise ValueError("odd")
+
+    return {"echo": lambda word: word, "later": later, "refuse": refuse, "crash": crash}
+
+
+async def ask(path: Path, raw: bytes) -> dict[str, Any] | None:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(raw)
+    writer.write_eof()
+    line = await reader.readline()
+    writer.close()
+    return json.loads(line) if line else None
+
+
+def serve(path: Path, raw: bytes) -> dict[str, Any] | None:
+    async def go() -> dict[str, Any] | None:
+        control = Control(path, operations())
+        await control.start()
+        try:
+            return await ask(path, raw)
+        finally:
+            await control.stop()
+
+    return asyncio.run(go())
+
+
+def test_an_operation_is_called_with_its_arguments(tmp_path: Path) -> None:
+    assert serve(tmp_path / "c", b'{"do": "echo", "with": {"word": "hi"}}\n') == {"ok": True, "answer": "hi"}
+
+
+def test_an_async_operation_is_awaited(tmp_path: Path) -> None:
+    assert serve(tmp_path / "c", b'{"do": "later", "with": {"word": "hi"}}\n') == {"ok": True, "answer": "HI"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b'{"do": "melt"}\n', "unknown operation 'melt'"),
+        (b'{"do": "echo", "with": {"wrd": 1}}\n', "not a request"),
+        (b"\xff\xfe\n", "not a request"),
+        (b'["do"]\n', "not a request"),
+        (b'{"do": "refuse"}\n', "the breaker has not tripped"),
+        (b'{"do": "crash"}\n', "ValueError: odd"),
+        (b'{"do": ["echo"]}\n', "not a request"),
+    ],
+)
+def test_a_bad_request_gets_one_clear_error(tmp_path: Path, raw: bytes, text: str) -> None:
+    answer = serve(tmp_path / "c", raw)
+    assert answer is not None
+    assert answer["ok"] is False
+    assert text in answer["error"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(raw=st.binary(max_size=300))
+def test_arbitrary_bytes_never_succeed_and_never_end_the_server(tmp_path_factory: Any, raw: bytes) -> None:
+    path = tmp_path_factory.mktemp("s") / "c"
+
+    async def go() -> None:
+        control = Control(path, operations())
+        await control.start()
+        answer = await ask(path, raw)
+        assert answer is None or answer["ok"] is False
+        assert await ask(path, b'{"do": "echo", "with": {"word": 1}}\n') == {"ok": True, "answer": 1}
+        await control.stop()
+
+    asyncio.run(go())
+
+
+def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
+    assert serve(tmp_path / "c", b"x" * 200_000) is None
+
+
+def test_only_root_may_open_the_socket(tmp_path: Path) -> None:
+    async def mode() -> int:
+        control = Control(tmp_path / "c", {})
+        await control.start()
+        try:
+            return stat.S_IMODE((tmp_path / "c").stat().st_mode)
+        finally:
+            await control.stop()
+
+    assert asyncio.run(mode()) == 0o600
+
+
+def test_a_client_without_a_daemon_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(NotRunning, match="not running"):
+        call(Paths(run_dir=tmp_path), "status")
