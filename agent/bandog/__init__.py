@@ -18,6 +18,8 @@ from .domain.model import (
     ResultState,
     Severity,
     Unknown,
+    from_json,
+    to_json,
 )
 from .hookspecs import hookimpl
 from .host.processes import Task, task_state, tasks_in_cgroup
@@ -56,8 +58,10 @@ __all__ = [
     "Task",
     "UnitState",
     "Unknown",
+    "from_json",
     "hookimpl",
     "subjects",
     "task_state",
     "tasks_in_cgroup",
+    "to_json",
 ]
