@@ -1,1 +1,10 @@
-"""Configuration: YAML layers, validation with file:line:col, JSON Schema."""
+"""Configuration: layers of YAML become checked, frozen values (`load`); see `settings.Config`."""
+
+from __future__ import annotations
+
+from .catalogue import PluginCatalogue, build_catalogue
+from .loading import load
+from .problems import Problem
+from .settings import Config, Loaded, NotifyTarget
+
+__all__ = ["Config", "Loaded", "NotifyTarget", "PluginCatalogue", "Problem", "build_catalogue", "load"]
