@@ -1,0 +1,91 @@
+"""The living site: what an action or a probe may use of this host, behind the protocol of `host.site`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .domain.model import Request
+from .host.child import run_child
+from .host.http import fetch
+from .host.paths import Paths
+from .host.site import ChildOutcome, Clock, HttpReply, Services
+from .host.systemd_types import Systemd
+
+T = TypeVar("T")
+
+
+class LocalSite:
+    """Joins the parts that `daemon` has built; holds no state of its own."""
+
+    def __init__(
+        self,
+        *,
+        paths: Paths,
+        clock: Clock,
+        systemd: Systemd,
+        services: Services,
+        hostname: str,
+        loop: asyncio.AbstractEventLoop,
+        note: Callable[[Request, Mapping[str, Any]], Awaitable[None]],
+        tell: Callable[[Request, Sequence[str], str, bool], None],
+    ) -> None:
+        self.paths = paths
+        self.clock = clock
+        self.systemd = systemd
+        self.services = services
+        self.hostname = hostname
+        self._loop = loop
+        self._note = note
+        self._tell = tell
+
+    def child(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: timedelta,
+        stdin: bytes = b"",
+        limit: int = 1 << 20,
+        env: Mapping[str, str] | None = None,
+    ) -> ChildOutcome:
+        """Run a program under a deadline; workers only."""
+        return run_child(argv, deadline=deadline, stdin=stdin, limit=limit, env=env)
+
+    def http(
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline: timedelta,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        limit: int = 1 << 20,
+    ) -> HttpReply:
+        """Ask an HTTP server under a deadline; workers only."""
+        return fetch(method, url, deadline=deadline, body=body, headers=headers, limit=limit)
+
+    def wait(self, work: Coroutine[Any, Any, T], *, deadline: timedelta) -> T:
+        """From a worker thread: run `work` on the loop; TimeoutError past `deadline`."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(deadline.total_seconds())
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def evidence_dir(self, incident: int) -> Path:
+        """Return the directory for the evidence of one incident, made for root only."""
+        folder = self.paths.state / "evidence" / str(incident)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    async def note(self, request: Request, **facts: Any) -> None:
+        """Commit `facts` to the request before going on."""
+        await self._note(request, facts)
+
+    def tell(self, request: Request, *, to: Sequence[str], text: str = "", urgent: bool = False) -> None:
+        """Tell people about the request's incident; thread-safe, returns at once."""
+        self._loop.call_soon_threadsafe(self._tell, request, tuple(to), text, urgent)
