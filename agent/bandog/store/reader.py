@@ -6,11 +6,10 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 from ..domain.model import Incident, IncidentState, to_json
@@ -21,28 +20,34 @@ from .rows import AddCharge, AddEvent, SaveCursor, SavedRequest, SaveHold, SaveM
 T = TypeVar("T")
 
 
-class NotReadable(Exception):
+class StoreUnreadable(Exception):
     """The database cannot be read; the text says why and what would help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chronicle:
-    """One incident with its timeline and its requests, both oldest first."""
-
-    incident: Incident
-    events: tuple[AddEvent, ...]
-    requests: tuple[SavedRequest, ...]
-
-
 class Reader:
-    """A read-only view of the database at `path`, as of the last commit. Use it with `with`."""
+    """A read-only view of the database at `path`, as of the last commit.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    Making one, and every method, raises StoreUnreadable when the database cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with _telling(path):
+            self._connection = _open(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
 
     def incidents(
         self,
         *,
+        only_open: bool = False,
         policy: str | None = None,
         subject: str | None = None,
         states: Iterable[IncidentState] = (),
@@ -53,7 +58,7 @@ class Reader:
 
         `since` is aware and bounds the newest finding; `subject` is a glob.
         """
-        where, values = ["1"], list[Any]()
+        where, values = ["NOT ended" if only_open else "1"], list[Any]()
         if policy is not None:
             where.append("policy = ?")
             values.append(policy)
@@ -70,20 +75,23 @@ class Reader:
         query = f"SELECT body FROM incidents WHERE {' AND '.join(where)} ORDER BY last DESC, id DESC LIMIT ?"
         return self._rows(Incident, query, *values, limit)
 
-    def incident(self, number: int) -> Chronicle | None:
-        """Return everything that is known of one incident; None if there is none of that number."""
+    def incident(self, number: int) -> Incident | None:
+        """Return one incident, None if there is none of that number."""
         found = self._rows(Incident, "SELECT body FROM incidents WHERE id = ?", number)
-        if not found:
-            return None
-        return Chronicle(
-            incident=found[0],
-            events=self._rows(AddEvent, "SELECT body FROM events WHERE incident = ? ORDER BY id", number),
-            requests=self._rows(SavedRequest, "SELECT body FROM requests WHERE incident = ? ORDER BY rowid", number),
-        )
+        return found[0] if found else None
 
-    def events(self, *, limit: int = 100) -> tuple[AddEvent, ...]:
+    def events(self, incident: int) -> tuple[AddEvent, ...]:
+        """Return an incident's timeline (0: the agent's own), oldest first."""
+        return self._rows(AddEvent, "SELECT body FROM events WHERE incident = ? ORDER BY id", incident)
+
+    def newest_events(self, limit: int = 100) -> tuple[AddEvent, ...]:
         """Return the newest events of all incidents, the newest first."""
         return self._rows(AddEvent, "SELECT body FROM events ORDER BY id DESC LIMIT ?", limit)
+
+    def requests(self, incident: int) -> tuple[SavedRequest, ...]:
+        """Return an incident's requests with how far each got, in the order of their ids."""
+        rows = self._rows(SavedRequest, "SELECT body FROM requests WHERE incident = ?", incident)
+        return tuple(sorted(rows, key=lambda one: int(one.request.id.rpartition(".")[2])))
 
     def charges(self) -> tuple[AddCharge, ...]:
         """Return what was counted against budgets in the last 30 days, oldest first."""
@@ -112,15 +120,6 @@ class Reader:
             return tuple(decode(kind, body) for (body,) in self._connection.execute(query, values))
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[Reader]:
-    """Open the database at `path` for reading; raises NotReadable."""
-    with _telling(path):
-        connection = _open(path)
-    with closing(connection):
-        yield Reader(connection)
-
-
 def _open(path: Path) -> sqlite3.Connection:
     _must_be_readable(path)
     try:
@@ -139,9 +138,9 @@ def _must_be_readable(path: Path) -> None:
         with path.open("rb"):
             return
     except FileNotFoundError:
-        raise NotReadable(f"{path}: there is no database yet; bandog makes it at its first start") from None
+        raise StoreUnreadable(f"{path}: there is no database yet; bandog makes it at its first start") from None
     except PermissionError:
-        raise NotReadable(f"{path}: only root may read it; try sudo") from None
+        raise StoreUnreadable(f"{path}: only root may read it; try sudo") from None
 
 
 def _probe(path: Path, option: str) -> sqlite3.Connection:
@@ -160,4 +159,4 @@ def _telling(path: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, StoreBroken, OSError, ValueError) as error:
-        raise NotReadable(f"{where}the database cannot be read: {error}") from error
+        raise StoreUnreadable(f"{where}the database cannot be read: {error}") from error

@@ -34,7 +34,7 @@ STUCK_AFTER = timedelta(seconds=5)
 STUCK_AGAIN = timedelta(seconds=60)
 LIMIT = 10_000
 """Statements that may wait for the disk; what newer ones replace is left out before one is refused."""
-_RETRY_SECONDS = 1.0
+_RETRY_SECONDS = 0.5
 _REOPEN_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
 _PRUNE_EVERY = timedelta(hours=24)
