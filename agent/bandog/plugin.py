@@ -58,6 +58,10 @@ class LogDetector(ABC):
         """Called each second while `open` and at the end of input: close what has ended."""
         return ()
 
+    def meaning(self, finding: Finding) -> str:
+        """Return what one of this detector's findings means, in words for people, or "" to add nothing."""
+        return ""
+
 
 class Probe(ABC):
     """Looks at the host every `every`, in a worker that is given up after `deadline`.
