@@ -22,6 +22,7 @@ from .domain.model import (
     to_json,
 )
 from .hookspecs import hookimpl
+from .host import cgroups, processes
 from .host.processes import Task, task_state, tasks_in_cgroup
 from .host.site import ChildOutcome, Clock, Host, HttpReply, Readiness, Services, Site
 from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
@@ -58,8 +59,10 @@ __all__ = [
     "Task",
     "UnitState",
     "Unknown",
+    "cgroups",
     "from_json",
     "hookimpl",
+    "processes",
     "subjects",
     "task_state",
     "tasks_in_cgroup",
