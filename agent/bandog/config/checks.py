@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..domain.placeholders import BUILT_IN
 from .catalogue import PluginCatalogue
 from .credentials import credential_exists, credential_file
 from .models import FactRange, MainModel, PolicyModel, ServiceModel
@@ -19,8 +20,8 @@ from .problems import Problem, hint, quote
 from .translate import validate
 from .yaml12 import Document
 
-COMMON_NAMES = ("subject", "kind", "host", "service", "unit", "incident")
-_NAME = re.compile(r"\$(\$|[A-Za-z_][A-Za-z0-9_]*)?")
+# As domain.placeholders reads them, and a sign that begins none of them.
+_NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})?")
 _TYPE_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list"}
 
 
@@ -67,9 +68,9 @@ def check_policy(
         if spec is None:
             judge.unknown("unknown-action", (*path, "do"), name=step.do, hint=hint(step.do, plugins.actions))
         else:
-            judge.problems += validate(spec.with_model, document, at=(*path, "with"), ignore_names=True)[1]
+            judge.problems += validate(spec.with_model, document, at=(*path, "with"), ignore_names=True).problems
         if kinds:
-            _check_names(judge, (*path, "with"), step.with_, {*COMMON_NAMES, *facts})
+            _check_names(judge, (*path, "with"), step.with_, {*BUILT_IN, *facts})
         if main is None:
             continue
         if step.do == "notify":
@@ -141,10 +142,10 @@ def _check_names(judge: Judge, path: Place, value: Any, known: set[str]) -> None
             _check_names(judge, (*path, index), item, known)
     elif isinstance(value, str):
         for match in _NAME.finditer(value):
-            name = match[1]
-            if name is None:
+            name = match[2] or match[3]
+            if name is None and match[1] is None:
                 judge.say("lone-dollar", path)
-            elif name != "$" and name not in known:
+            elif name is not None and name not in known:
                 judge.unknown("unknown-name", path, name=name, hint=hint(name, known))
 
 
@@ -218,7 +219,7 @@ def _check_plugin(judge: Judge, name: str, value: Any) -> None:
         code = "plugin-off-unknown" if off else "unknown-plugin"
         judge.say(code, path, key=True, warn=off or bool(plugins.broken), name=name, hint=hint(name, known))
     elif isinstance(value, dict) and name in plugins.options:
-        judge.problems += validate(plugins.options[name], judge.document, at=path)[1]
+        judge.problems += validate(plugins.options[name], judge.document, at=path).problems
     elif value != "off":
         judge.say("plugin-options", path, value=quote(value))
 
@@ -235,4 +236,4 @@ def secret_urls(document: Document, model: MainModel) -> Iterator[tuple[Place, s
 
 def _check_credential(judge: Judge, path: Place, name: str, etc: Path, environ: Mapping[str, str]) -> None:
     if not credential_exists(name, etc, environ):
-        judge.say("credential-missing", path, warn=True, name=name, place=credential_file(name, etc))
+        judge.say("credential-missing", path, warn=True, name=name, where=credential_file(name, etc))

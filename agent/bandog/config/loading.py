@@ -16,7 +16,7 @@ from .catalogue import PluginCatalogue
 from .checks import check_main, check_policy, check_service, secret_urls
 from .layers import Source, lay_over, merge, read_folder, read_source, shipped_policies_dir
 from .models import MainModel, Model, PolicyModel, ServiceModel
-from .problems import Problem, quote
+from .problems import Problem, in_order, quote
 from .settings import Config, Loaded
 from .translate import validate
 from .yaml12 import Document, read_document
@@ -38,7 +38,7 @@ def load(
     `config_dir` replaces `/etc/bandog`, `policies_dir` the place of the shipped policies. Never
     raises: what is wrong is in `Loaded.problems`.
     """
-    reading = _Reading(
+    reading = Reading(
         etc=config_dir or paths.etc,
         plugins=plugins,
         environ=os.environ if environ is None else environ,
@@ -50,8 +50,8 @@ def load(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reading:
-    """What has been read so far."""
+class Reading:
+    """What has been read so far; each method reads one part."""
 
     etc: Path
     plugins: PluginCatalogue
@@ -64,6 +64,7 @@ class _Reading:
     shipped_targets: dict[str, int] = field(default_factory=dict)
 
     def main_file(self) -> None:
+        """Read `bandog.yaml` and `conf.d`."""
         sources, found = read_folder(self.etc / "conf.d", "conf.d")
         self.problems += found
         if os.path.lexists(self.etc / MAIN_FILE):
@@ -81,6 +82,7 @@ class _Reading:
         self.problems += found
 
     def policies(self, shipped_dir: Path | None) -> None:
+        """Read the shipped policies and, over them, `policies.d`."""
         shipped: list[Source] = []
         if shipped_dir is not None:
             shipped, found = read_folder(shipped_dir, str(shipped_dir), "shipped")
@@ -115,6 +117,7 @@ class _Reading:
         return policy, found
 
     def services(self) -> None:
+        """Read `services.d`."""
         sources, found = read_folder(self.etc / "services.d", "services.d")
         self.problems += found
         names: dict[str, str] = {}
@@ -139,6 +142,8 @@ class _Reading:
                 self.good_services.append(service)
 
     def result(self) -> Loaded:
+        """Return what it all came to."""
+
         def config(main: MainModel) -> Config:
             return build_config(
                 main,
@@ -147,7 +152,7 @@ class _Reading:
                 services=tuple(self.good_services),
             )
 
-        problems = tuple(dict.fromkeys(self.problems))
+        problems = in_order(self.problems)
         if self.main is not None and not _errors(problems):
             return Loaded(config=config(self.main), problems=problems)
         salvaged = config(self.safe_main.model_copy(update={"mode": "observe"}))
@@ -186,8 +191,7 @@ def _what_is_right(document: Document, problems: Sequence[Problem]) -> MainModel
     """Return the main file without the keys that something is wrong with."""
     wrong = {one.path.split(".")[0].split("[")[0] for one in problems if not one.is_warning}
     kept = {key: value for key, value in document.value.items() if key in MainModel.model_fields and key not in wrong}
-    model, _ = validate(MainModel, Document(file=document.file, value=kept))
-    return model or MainModel()
+    return validate(MainModel, Document(file=document.file, value=kept)).partial or MainModel()
 
 
 def read_map(source: Source) -> tuple[Document, list[Problem]]:
@@ -208,7 +212,8 @@ def judge_main(
     environ: Mapping[str, str],
 ) -> tuple[MainModel | None, list[Problem]]:
     """Check the merged main file; `sources` are the files that it was made of."""
-    model, found = validate(MainModel, document)
+    fit = validate(MainModel, document)
+    found, model = fit.problems, fit.partial
     if model is None:
         return None, found
     found += check_main(document, model, plugins, etc, environ)
@@ -225,20 +230,23 @@ def judge_policy(
     document: Document, layer: str, plugins: PluginCatalogue, main: MainModel | None
 ) -> tuple[Policy | None, list[Problem]]:
     """Check one policy file. Without `main`, targets and windows are not judged."""
-    model, found = validate(PolicyModel, document)
-    if model is None:
-        return None, found
-    found += check_policy(document, model, plugins, main)
+    fit = validate(PolicyModel, document)
+    if fit.partial is not None:
+        fit.problems.extend(check_policy(document, fit.partial, plugins, main))
+    if fit.model is None:
+        return None, fit.problems
     _, place = document.where(("policy",), key=True)
-    return build_policy(model, file=document.file, line=place[0], layer=layer), found
+    policy = build_policy(fit.model, file=document.file, line=place[0], layer=layer)
+    return policy, fit.problems
 
 
 def judge_service(
     document: Document, plugins: PluginCatalogue, etc: Path, environ: Mapping[str, str]
 ) -> tuple[Service | None, list[Problem]]:
     """Check one service file."""
-    model, found = validate(ServiceModel, document)
-    if model is None:
-        return None, found
-    found += check_service(document, model, plugins, etc, environ)
-    return build_service(model, file=document.file), found
+    fit = validate(ServiceModel, document)
+    if fit.partial is not None:
+        fit.problems.extend(check_service(document, fit.partial, plugins, etc, environ))
+    if fit.model is None:
+        return None, fit.problems
+    return build_service(fit.model, file=document.file), fit.problems

@@ -68,6 +68,13 @@ class Problem:
         }
 
 
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems without doubles, those of one file together and from top to bottom."""
+    found = list(dict.fromkeys(problems))
+    files = {problem.file: number for number, problem in reversed(list(enumerate(found)))}
+    return tuple(sorted(found, key=lambda one: (files[one.file], one.line, one.column)))
+
+
 def text(code: str, **values: Any) -> str:
     """Return the text of `code`; a `hint` that is not given is empty."""
     return TEXTS[code].format(**{"hint": "", **{name: _shown(value) for name, value in values.items()}})

@@ -83,7 +83,7 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "no-window": "waits for a window, and none is set; it will ask a person instead",
         "nobody-told": 'no notify target is called "{name}", which {count} shipped policies tell; '
         "set notify: in bandog.yaml, else only the console hears of it",
-        "credential-missing": 'credential "{name}" is not there yet; write it to {place} (root only)',
+        "credential-missing": 'credential "{name}" is not there yet; write it to {where} (root only)',
         "secret-readable": "holds a notification URL and can be read by others; run: chmod 600 {name}",
         "plugin-off-unknown": 'there is no plugin "{name}" to switch off{hint}',
     }

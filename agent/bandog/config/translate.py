@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import types
 import typing
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from .models import Model
 from .problems import Path, Problem, hint, quote
 from .yaml12 import Document
 
@@ -48,9 +51,16 @@ _EXAMPLES = {
 }
 
 
-def validate(
-    model: type[M], document: Document, *, at: Path = (), ignore_names: bool = False
-) -> tuple[M | None, list[Problem]]:
+@dataclass(frozen=True, slots=True)
+class Fit(Generic[M]):
+    """How a document fits a model: `model` if it does, else `partial` for what can still be judged."""
+
+    model: M | None
+    partial: M | None
+    problems: list[Problem]
+
+
+def validate(model: type[M], document: Document, *, at: Path = (), ignore_names: bool = False) -> Fit[M]:
     """Fit the part of `document` at `at` into `model`; report each thing that does not fit at its place.
 
     With `ignore_names`, text that holds a `$` is not judged: what it becomes is known later.
@@ -58,10 +68,9 @@ def validate(
     raw = _part(document.value, at)
     if raw is None and at:
         raw = {}  # a part that is left out is an empty one
-    try:
-        return model.model_validate_json(json.dumps(raw), strict=True), []
-    except ValidationError as error:
-        details = error.errors(include_url=False)
+    fitted, details = _try(model, raw)
+    if fitted is not None:
+        return Fit(fitted, fitted, [])
     problems = []
     for detail in details:
         path = _path(raw, detail)
@@ -69,7 +78,36 @@ def validate(
         if ignore_names and isinstance(value, str) and "$" in value:
             continue
         problems.append(_problem(model, document, at, path, detail, value))
-    return None, list(dict.fromkeys(problems))
+    return Fit(None, _partial(model, raw, details), list(dict.fromkeys(problems)))
+
+
+def _try(model: type[M], raw: Any) -> tuple[M | None, list[ErrorDetails]]:
+    try:
+        if issubclass(model, Model):
+            return model.model_validate_json(json.dumps(raw)), []
+        return model.model_validate(raw), []  # a plugin's own model: exactly what its author will get
+    except ValidationError as error:
+        return None, error.errors(include_url=False)
+
+
+def _partial(model: type[M], raw: Any, details: list[ErrorDetails]) -> M | None:
+    """Return what is left of `raw` without the keys that something is wrong with, if that is enough."""
+    raw = copy.deepcopy(raw)
+    for _ in range(4):  # what is missing now may make the map around it unfit: one level a round
+        for detail in details:
+            path = _path(raw, detail)
+            keys = [end for end, step in enumerate(path) if isinstance(step, str)]
+            if detail["type"] == "missing":
+                keys.pop()
+            if not keys:
+                return None
+            around = _part(raw, path[: keys[-1]])
+            if isinstance(around, dict):
+                around.pop(path[keys[-1]], None)
+        fitted, details = _try(model, raw)
+        if fitted is not None:
+            return fitted
+    return None
 
 
 def _problem(
