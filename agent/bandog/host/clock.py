@@ -19,6 +19,11 @@ _TIMESYNC_MARK = "/run/systemd/timesync/synchronized"
 _SYNC_CHECK_NS = 1_000_000_000
 
 
+def monotonic_usec() -> int:
+    """Return CLOCK_MONOTONIC in microseconds, the clock of systemd's own stamps."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+
+
 class _Timex(ctypes.Structure):
     """struct timex of adjtimex(2), as far as it is read; the pad covers the rest of it."""
 
@@ -66,7 +71,7 @@ class SystemClock:
         from it by some parts per million; `sources.kmsg` measures that drift and corrects it.
         """
         now = self.now()
-        monotonic = timedelta(microseconds=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+        monotonic = timedelta(microseconds=monotonic_usec())
         return now.plus(timedelta(microseconds=usec) - monotonic)
 
     async def sleep(self, duration: timedelta) -> None:

@@ -262,7 +262,8 @@ class KmsgSource:
         """A regular file is always readable, so it is looked at by the clock instead."""
         self._on_readable()
         if self._fd is not None and self._regular:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_SECONDS, self._poll)
+            pause = _POLL_SECONDS if self._woken else 0.0
+            self._timer = asyncio.get_running_loop().call_later(pause, self._poll)
 
     def _on_readable(self) -> None:
         """Read until the log is empty or the turn is over; the loop calls again while there is more."""
