@@ -7,10 +7,11 @@ ones, where systemd's own tree is the hierarchy `name=systemd` (cgroups(7), syst
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .paths import Paths
 
+_PARENTS = ("user@", "docker", "kubepods", "burstable", "besteffort", "pod", "machine", "libpod_parent")
 _MOST_FOLDERS = 8192  # a container may nest groups at will
 _CONTROLLERS = ("cgroup.", "cpu.", "cpuset.", "io.", "memory.", "hugetlb.", "pids.", "rdma.", "misc.", "devices.")
 
@@ -113,16 +114,27 @@ def folders_of_units(paths: Paths, units: Iterable[str]) -> dict[str, str]:
     wanted = {escaped(unit): unit for unit in units}
     found: dict[str, str] = {}
     for root in roots(paths):
-        waiting = [root]
-        for _ in range(_MOST_FOLDERS):
-            if not waiting or len(found) == len(wanted):
-                break
-            for name, path in _folders_in(waiting.pop()) or ():
-                if name in wanted:
-                    found.setdefault(wanted[name], path)
-                elif name.endswith(".slice") or name.startswith("user@"):
-                    waiting.append(path)
+        for folder in folders_where(root, wanted.__contains__):
+            found.setdefault(wanted[folder.rpartition("/")[2]], folder)
+        if len(found) == len(wanted):
+            break
     return found
+
+
+def folders_where(root: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the groups whose folder name is `wanted`, looking below what only holds other groups.
+
+    That is slices, the managers of users, and the parents that container engines make themselves.
+    """
+    waiting = [root]
+    for _ in range(_MOST_FOLDERS):
+        if not waiting:
+            return
+        for name, path in _folders_in(waiting.pop()) or ():
+            if wanted(name):
+                yield path
+            elif name.endswith(".slice") or name.startswith(_PARENTS):
+                waiting.append(path)
 
 
 def escaped(unit: str) -> str:

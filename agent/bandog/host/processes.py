@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cgroups import processes_in
 from .paths import Paths
@@ -50,23 +50,17 @@ class TaskStatus:
 
 def task_state(paths: Paths, pid: int, tid: int | None = None) -> Task | None:
     """Read one task; None when it has gone. Never touches a file that can block on the task."""
-    number = pid if tid is None else tid
-    place = f"{paths.proc}/{pid}" if tid is None else f"{paths.proc}/{pid}/task/{tid}"
-    task = _parse_stat(_read(f"{place}/stat"), pid)
+    task = task_stat(paths, pid, tid)
     if task is None:
         return None
-    status = task_status(paths, pid, number if tid is not None else None)
-    return Task(
-        pid=task.pid,
-        tgid=pid,
-        comm=task.comm,
-        state=task.state,
-        start=task.start,
-        ppid=task.ppid,
-        switches=status.switches if status is not None else None,
-        cpu_ticks=task.cpu_ticks,
-        user_ticks=task.user_ticks,
-    )
+    status = task_status(paths, pid, tid)
+    return replace(task, switches=status.switches if status is not None else None)
+
+
+def task_stat(paths: Paths, pid: int, tid: int | None = None) -> Task | None:
+    """Read one task's stat alone, so without `switches`; None when it has gone. `tgid` is `pid` as given."""
+    place = f"{paths.proc}/{pid}" if tid is None else f"{paths.proc}/{pid}/task/{tid}"
+    return _parse_stat(_read(f"{place}/stat"), pid)
 
 
 def tasks_in_state(paths: Paths, pid: int, tids: Iterable[int], letters: str) -> Iterator[Task]:
