@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from bandog import Fact, Record
 
+from . import _hung_facts as known
 from . import _hung_stack as stack
 
 PREFIX = "INFO: task "
@@ -259,7 +260,7 @@ class Block:
         facts |= {
             "class": self.class_word(),
             "where": stack.where(task.frames),
-            "stack": tuple(str(one) for one in task.frames if one.sure)[:16] or None,
+            "stack": tuple(str(one) for one in task.frames if one.sure)[: known.MOST_FRAMES] or None,
             "modules_in_stack": stack.modules(task.frames) or None,
             "state": task.state,
             "thread_of": tgid if tgid != self.head.pid else None,

@@ -14,7 +14,8 @@ from typing import ClassVar
 from bandog import Facts, Finding, Instant, LogDetector, Probe, Record, Severity, hookimpl, subjects
 
 from . import _hung_block as block
-from . import _hung_stack as stack
+from . import _hung_facts as facts
+from ._hung_scan import HungTaskScan
 
 GAP = timedelta(seconds=2)
 """A block whose lines stop for this long has ended (one takes about 130 ms)."""
@@ -24,56 +25,13 @@ MAX_BLOCKS = 64
 MAX_RECORDS = 2000
 """Records after a headline, foreign ones included, past which a block has ended whatever the clock says."""
 MAX_EPISODES = 256
-EPISODE = timedelta(minutes=10)
-"""khungtaskd repeats a report every two minutes while a task hangs: this long they are one event."""
-LONG_COREDUMP = 600
-"""Seconds after which even a core dump of a huge process is worth a warning."""
-
-HUNG: Facts = {
-    "pid": int,
-    "comm": str,
-    "seconds": int,
-    "tgid": int,
-    "ppid": int,
-    "thread_of": int,
-    "comm_truncated": bool,
-    "kernel_thread": bool,
-    "state": str,
-    "class": str,
-    "where": str,
-    "stack": tuple,
-    "modules_in_stack": tuple,
-    "holder": str,
-    "holder_pid": int,
-    "holder_tgid": int,
-    "holder_role": str,
-    "holder_state": str,
-    "holder_where": str,
-    "blocker_type": str,
-    "blocked_as": str,
-    "iowait": bool,
-    "coredump": bool,
-    "workqueue": str,
-    "work_func": str,
-    "work_desc": str,
-    "tainted": str,
-    "release": str,
-    "flags": str,
-    "task_flags": str,
-    "episode": int,
-    "by": str,
-    "unit": str,
-    "glued": bool,
-    "text": str,
-}
-BLIND: Facts = {"what": str, "text": str}
 
 
 class HungTask(LogDetector):
     """Makes one `task.hung` of each khungtaskd block, closed by its end, the next headline or a gap."""
 
     name = "hung-task"
-    emits: ClassVar[Mapping[str, Facts]] = {"task.hung": HUNG, "agent.log-blind": BLIND}
+    emits: ClassVar[Mapping[str, Facts]] = {"task.hung": facts.HUNG, "agent.log-blind": facts.BLIND}
     needles = (block.PREFIX.encode(), block.SUPPRESSED.encode())
 
     def __init__(self, options: object = None) -> None:
@@ -134,16 +92,16 @@ class HungTask(LogDetector):
 
     def _close(self, source: str) -> Finding:
         one = self._blocks.pop(source)
-        facts = one.facts()
-        facts["episode"] = self._episode(one)
+        known = one.facts()
+        known["episode"] = self._episode(one)
         return Finding.of(
             one.first,
             kind="task.hung",
             subject=subjects.task(one.head.comm),
-            severity=severity(str(facts["class"]), one.head.seconds),
-            facts=facts,
+            severity=facts.severity(str(known["class"]), one.head.seconds),
+            facts=known,
             burst=str(one.head.pid),
-            window=EPISODE,
+            window=facts.EPISODE,
         )
 
     def _episode(self, one: block.Block) -> int:
@@ -163,20 +121,13 @@ class HungTask(LogDetector):
         return number
 
 
-def severity(word: str, seconds: int, *, managed: bool = False) -> Severity:
-    """Return how bad a hang is: worse in the driver or in a service of ours, none yet in a core dump."""
-    if word == stack.COREDUMP:
-        return Severity.WARNING if seconds >= LONG_COREDUMP else Severity.INFO
-    return Severity.ERROR if managed or word == stack.DRIVER else Severity.WARNING
-
-
 def _blind(record: Record) -> Finding:
     return Finding.of(
         record,
         kind="agent.log-blind",
         subject=subjects.AGENT,
         severity=Severity.WARNING,
-        facts={"what": "hung-task reports", "text": record.text[:200]},
+        facts={"what": facts.REPORTS, "text": record.text[:200]},
         burst="hung-task",
     )
 
@@ -189,7 +140,7 @@ def _glued(head: block.Headline, record: Record) -> Finding:
         severity=Severity.WARNING,
         facts={**head.facts(), "glued": True, "text": record.text[:200]},
         burst=str(head.pid),
-        window=EPISODE,
+        window=facts.EPISODE,
     )
 
 
@@ -205,5 +156,6 @@ def _read_order(record: Record) -> tuple[int, timedelta]:
 
 @hookimpl
 def register_detectors(register: Callable[[type[LogDetector] | type[Probe]], None]) -> None:
-    """Register the log detector."""
+    """Register the log detector and the scan."""
     register(HungTask)
+    register(HungTaskScan)
