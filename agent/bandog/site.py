@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .domain.model import Request
-from .host.child import run_child
+from .host.child import Children
 from .host.http import fetch
 from .host.paths import Paths
 from .host.site import ChildOutcome, Clock, HttpReply, Services
@@ -28,6 +28,7 @@ class LocalSite:
         clock: Clock,
         systemd: Systemd,
         services: Services,
+        children: Children,
         hostname: str,
         loop: asyncio.AbstractEventLoop,
         note: Callable[[Request, Mapping[str, Any]], Awaitable[None]],
@@ -37,6 +38,7 @@ class LocalSite:
         self.clock = clock
         self.systemd = systemd
         self.services = services
+        self._children = children
         self.hostname = hostname
         self._loop = loop
         self._note = note
@@ -52,7 +54,7 @@ class LocalSite:
         env: Mapping[str, str] | None = None,
     ) -> ChildOutcome:
         """Run a program under a deadline; workers only."""
-        return run_child(argv, deadline=deadline, stdin=stdin, limit=limit, env=env)
+        return self._children.run(argv, deadline=deadline, stdin=stdin, limit=limit, env=env)
 
     def http(
         self,
