@@ -50,6 +50,7 @@ SUPPRESSED = "Future hung task reports are suppressed"
 COREDUMP_LINE = "Blocked by coredump."
 # Headlines of other reports: what follows them is theirs.
 _OTHERS = (
+    SUPPRESSED,
     "BUG: ",
     "WARNING: ",
     "INFO: ",

@@ -49,7 +49,7 @@ def frame(line: str) -> Frame | None:
     return Frame(match["func"], match["module"] or "", match["unsure"] is None)
 
 
-_SCHEDULE = re.compile(r"(?:__|io_)?schedule(?:_|\.|\Z)|preempt_schedule")
+_SCHEDULE = re.compile(r"__switch_to|(?:__|io_)?schedule(?:_|\.|\Z)|preempt_schedule")
 
 
 def where(frames: Iterable[Frame]) -> str | None:
