@@ -1,0 +1,246 @@
+"""Records from text logs: files and standard input, in every form that people have kernel lines in.
+
+The bytes are searched in large blocks for the detectors' needles; only a line that holds one is taken
+apart, and every line while a detector is open. Memory stays bounded whatever comes in, and line numbers
+count all physical lines from 1. Records from here are never live: text has no facility to vouch for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import BinaryIO
+
+from ..domain.model import EMPTY, Instant, Record
+from .kmsg_record import unescape
+from .prefilter import Prefilter
+from .text_line import Head, LineReader, sniff_host
+from .text_time import TextClock
+
+BLOCK = 1 << 20
+LONGEST_LINE = 256 << 10  # a journal entry as JSON is some KiB; what is longer is cut
+LONGEST_RECORD = 16 << 10  # of text; the kernel's own limit is about 1 KiB
+MOST_LINES = 64  # of one record
+_SECOND = timedelta(seconds=1)
+
+# A text that must go on: dmesg -S prints each line of a record with the head and stamp of the first.
+_UNFINISHED = re.compile(r"\AINFO: task (?!.*blocked)|\ANVRM: The NVIDIA GPU [0-9a-f:.]+\Z|\s'[^']*\Z", re.S)
+_FIELD = re.compile(rb" [A-Z][A-Z0-9_]*=")
+_BYTE_ARRAYS = (b'"MESSAGE":[', b'"MESSAGE" : [', b'"MESSAGE": [')
+
+
+class Search:
+    """The next place in one block that holds any needle; each needle passes over the block once."""
+
+    def __init__(self, needles: Iterable[bytes], data: bytes) -> None:
+        self._data = data
+        self._next = dict.fromkeys(needles, -1)
+
+    def after(self, start: int) -> int:
+        """Return the first place at or behind `start`, or -1. `start` never goes back."""
+        best = -1
+        for needle, place in list(self._next.items()):
+            if place < start:
+                place = self._data.find(needle, start)
+                if place < 0:
+                    del self._next[needle]
+                    continue
+                self._next[needle] = place
+            if best < 0 or place < best:
+                best = place
+        return best
+
+
+class TextReader:
+    """Reads one or more streams as one log.
+
+    `feed` gets each kernel record that holds a needle, and each one while `is_open()`; `flush` gets
+    the log's own time once a second while open, and at `close`. `today` ends the year of stamps that
+    have none, `zone` is where stamps without a zone were written. `lines` counts what was read,
+    `malformed` what could not be understood.
+    """
+
+    def __init__(
+        self,
+        *,
+        needles: Iterable[bytes],
+        feed: Callable[[Record], None],
+        flush: Callable[[Instant], None],
+        is_open: Callable[[], bool],
+        today: datetime,
+        zone: tzinfo = UTC,
+        source: str = "text",
+    ) -> None:
+        self._needles = Prefilter(needles).needles
+        self._feed = feed
+        self._flush = flush
+        self._is_open = is_open
+        self._source = source
+        self._heads = LineReader(zone=zone, today=today)
+        self._clock = TextClock()
+        self._flushed: Instant | None = None
+        self.lines = 0
+        self.malformed = 0
+
+    def read(self, stream: BinaryIO, *, progress: Callable[[int], None] | None = None) -> None:
+        """Read `stream` to its end; `progress` is told the bytes of each block. OSError and EOFError pass."""
+        pull: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+        rest, overlong, first = b"", False, True
+        while chunk := pull(BLOCK):
+            if progress is not None:
+                progress(len(chunk))
+            if overlong:  # drop what is left of a line that was too long
+                end = chunk.find(b"\n")
+                if end < 0:
+                    continue
+                chunk, overlong = chunk[end:], False
+            data = rest + chunk
+            if first:
+                self._heads.host, first = sniff_host(data[: 64 << 10]), False
+            cut = _border(data)
+            self._block(data[:cut])
+            rest = data[cut:]
+            if len(rest) > LONGEST_LINE:
+                cut = rest.rfind(b"\n") + 1
+                self._block(rest[:cut])
+                rest = rest[cut:]
+                if len(rest) > LONGEST_LINE:
+                    rest, overlong = rest[:LONGEST_LINE], True
+        self._block(rest)
+
+    def close(self) -> None:
+        """End the log: what is open is flushed."""
+        self._flush(self._clock.now)
+
+    def _block(self, data: bytes) -> None:
+        """Take whole lines. Between needles nothing is done but counting."""
+        if not data:
+            return
+        needles = (*self._needles, *_BYTE_ARRAYS) if b'"MESSAGE"' in data[: 64 << 10] else self._needles
+        search = Search(needles, data)
+        start = 0
+        while start < len(data):
+            if not self._is_open():
+                place = search.after(start)
+                if place < 0:
+                    break
+                found = self._beginning(data, start, place)
+                self.lines += data.count(b"\n", start, found)
+                start = found
+            start = self._record(data, start)
+        self.lines += data.count(b"\n", start) + (start < len(data) and not data.endswith(b"\n"))
+
+    def _beginning(self, data: bytes, start: int, place: int) -> int:
+        """Return where the record of the line at `place` begins; lines before `start` are done."""
+        line = data.rfind(b"\n", start, place) + 1 or start
+        before, same = line, data[line:place]
+        for _ in range(MOST_LINES):
+            if before <= start or not data.startswith((b" ", b"\t"), before):
+                break
+            before = data.rfind(b"\n", start, before - 1) + 1 or start
+        if before < line:
+            head = self._heads.read(_decode(data, before, data.index(b"\n", before)))
+            indented = len(same) - len(same.lstrip(b" "))
+            if data.startswith(b"{", before) or head.record or 0 < head.width <= indented:
+                return before
+            return line
+        return self._unfinished_before(data, start, line)
+
+    def _unfinished_before(self, data: bytes, start: int, line: int) -> int:
+        """Return the line before `line` if that is its record's first in a log of dmesg -S, else `line`."""
+        if line <= start or not data.startswith((b"[", b"<", b"kern"), line):
+            return line
+        before = data.rfind(b"\n", start, line - 1) + 1 or start
+        head = self._heads.read(_decode(data, before, line - 1))
+        return before if self._goes_on(head, data, before, line) else line
+
+    def _goes_on(self, head: Head, data: bytes, first: int, line: int) -> bool:
+        """Return whether the line at `line` has the very head of the one at `first`, whose text is unfinished."""
+        if not head.stamp.uptime or head.width == 0:  # before the clock starts every stamp is 0
+            return False
+        prefix = data[first : first + head.width]
+        return data.startswith(prefix, line) and _UNFINISHED.search(head.text) is not None
+
+    def _record(self, data: bytes, start: int) -> int:
+        """Take the record that begins at `start`, with its further lines, and return what follows it."""
+        number = self.lines + 1
+        end = _line_end(data, start)
+        if data.startswith((b"{\n\t", b"{\n "), start):  # journalctl -o json-pretty
+            end = _closing(data, end)
+        head = self._heads.read(_decode(data, start, end))
+        self.malformed += head.malformed
+        texts, fields = [head.text], dict(head.fields)
+        following = end + 1
+        for _ in range(MOST_LINES):
+            if following >= len(data):
+                break
+            end = _line_end(data, following)
+            if head.record:
+                if not _FIELD.match(data, following):
+                    break
+                key, _, value = _decode(data, following + 1, end).partition("=")
+                fields[unescape(key.encode())] = unescape(value.encode("utf-8", "backslashreplace"))
+            elif self._continues(head._replace(text="\n".join(texts)), data, start, following):
+                texts.append(_decode(data, following + head.width, end))
+            else:
+                break
+            following = end + 1
+        self.lines += data.count(b"\n", start, following) + (following > len(data))
+        self._take(head, "\n".join(texts)[:LONGEST_RECORD], number, fields)
+        return min(following, len(data))
+
+    def _continues(self, head: Head, data: bytes, first: int, line: int) -> bool:
+        """Return whether the line at `line` is a further line of the record at `first`."""
+        indented = head.width > 0 and data.startswith(b" " * head.width, line)
+        return indented or self._goes_on(head, data, first, line)
+
+    def _take(self, head: Head, text: str, number: int, fields: dict[str, str]) -> None:
+        if not head.kernel:
+            return
+        at = self._clock.at(head.stamp)
+        if self._is_open() and (self._flushed is None or _apart(self._flushed, at)):
+            self._flushed = at
+            self._flush(at)
+        uptime = head.stamp.uptime
+        self._feed(
+            Record(
+                text=text,
+                at=at,
+                source=self._source,
+                level=head.level,
+                seq=head.seq,
+                usec=None if uptime is None else uptime // timedelta(microseconds=1),
+                line=number,
+                fields=fields or EMPTY,
+            )
+        )
+
+
+def _apart(one: Instant, other: Instant) -> bool:
+    return one.boot_id != other.boot_id or abs(other.boottime - one.boottime) >= _SECOND
+
+
+def _line_end(data: bytes, start: int) -> int:
+    end = data.find(b"\n", start)
+    return len(data) if end < 0 else end
+
+
+def _closing(data: bytes, end: int) -> int:
+    """Return the end of the line with the closing brace of an entry that began before `end`."""
+    close = data.find(b"\n}", end)
+    return _line_end(data, close + 1) if 0 <= close <= end + LONGEST_LINE else end
+
+
+def _border(data: bytes) -> int:
+    """Return where the last record of `data` may begin: it waits for what follows."""
+    place = data.rfind(b"\n", 0, len(data) - 1)
+    for _ in range(MOST_LINES):
+        if place < 0 or data[place + 1] not in b" \t}":
+            break
+        place = data.rfind(b"\n", 0, place)
+    return place + 1
+
+
+def _decode(data: bytes, start: int, end: int) -> str:
+    return data[start : min(end, start + LONGEST_LINE)].rstrip(b"\r").decode("utf-8", "backslashreplace")
