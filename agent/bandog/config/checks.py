@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..domain.budgets import HOST, REBOOT
 from ..domain.placeholders import BUILT_IN
 from .catalogue import PluginCatalogue
 from .credentials import credential_exists, credential_file
@@ -195,7 +196,7 @@ def check_main(
     """Return what is wrong with the main file, its plugins' options included."""
     judge = Judge(document, plugins)
     _check_mode(judge, ("mode",), model.mode)
-    budgets = {"host", *(name for name, spec in plugins.actions.items() if spec.traits.disruptive)}
+    budgets = {HOST, REBOOT, *(name for name, spec in plugins.actions.items() if spec.traits.disruptive)}
     for name in model.budgets:
         if name not in budgets:
             judge.unknown("unknown-budget", ("budgets", name), key=True, name=name, hint=hint(name, budgets))

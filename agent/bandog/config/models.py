@@ -248,7 +248,7 @@ class MainModel(Model):
     windows: dict[values.Name, WindowModel] = {}
     """When something disruptive that can wait may happen."""
     budgets: dict[str, values.Limit] = {}
-    """How often an action may run: per service under the action's name, in all under host."""
+    """How often it may act: per service under an action's name, in all under host, reboots under reboot."""
     fleet_lock: FleetLockModel | None = None
     plugins: dict[str, Any] = {}
     """A plugin's options under its name, or off."""
