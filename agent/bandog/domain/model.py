@@ -117,6 +117,9 @@ class Finding:
     `burst` tells apart what must not be merged: findings of one (kind, subject, burst) within
     `window` of the first are one event. A `companion` is an effect: it joins an incident of its
     subject that is at most 5 s away, in either order, and opens none beside it.
+
+    Where a kind tells of several states of one subject, `aspect` names which: a cleared finding
+    clears only what was raised under its own (kind, subject, aspect).
     """
 
     kind: str
@@ -134,6 +137,7 @@ class Finding:
     burst: str = ""
     window: timedelta = timedelta(seconds=5)
     companion: bool = False
+    aspect: str = ""
 
     def __post_init__(self) -> None:
         clean = {name: value for name, value in self.facts.items() if value is not None and value != ""}
@@ -152,6 +156,7 @@ class Finding:
         burst: str = "",
         window: timedelta = timedelta(seconds=5),
         companion: bool = False,
+        aspect: str = "",
     ) -> Self:
         """Build the finding that `record` gives rise to; None and "" among `facts` are left out."""
         return cls(
@@ -167,11 +172,12 @@ class Finding:
             burst=burst,
             window=window,
             companion=companion,
+            aspect=aspect,
         )
 
     def key(self) -> tuple[str, str]:
-        """(kind, subject): what a later cleared finding answers to."""
-        return (self.kind, self.subject)
+        """(kind, subject and aspect): what a later cleared finding answers to."""
+        return (self.kind, f"{self.subject}#{self.aspect}" if self.aspect else self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,6 +203,7 @@ class XidDetector(LogDetector):
             burst=_burst(line, verdict),
             window=STATE if line.code in STATE_CODES else BURST,
             companion=line.code in FOLLOWERS or (lost and self._joins_line(subject, record.at)),
+            aspect="recovery" if line.code == 154 else "",  # "None" takes back the advice, not the fault
         )
 
     def _sxid(self, record: Record, line: SxidLine) -> Finding:
