@@ -129,7 +129,7 @@ class Probing:
                 self._raised[item.key()] = _Raised(finding, now)
                 self._found(finding)
         for key, old in list(self._raised.items()):
-            if key in seen or any(one.kind == key[0] and one.subject in ("*", key[1]) for one in unknown):
+            if key in seen or any(one.kind == key[0] and one.subject in ("*", old.finding.subject) for one in unknown):
                 continue
             del self._raised[key]
             self._found(dataclasses.replace(old.finding, raised=False, at=now, live=True))
