@@ -7,7 +7,7 @@ months of health (systemd#43813); ours goes down one step for each 10 min of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +39,9 @@ class Backoff:
         self._waits: dict[str, _Wait] = {}
         for service, data in saved.items() if isinstance(saved, Mapping) else ():
             try:
-                self._waits[str(service)] = from_json(_Wait, data)
+                wait = from_json(_Wait, data)
+                level = max(0, min(wait.level, _STEPS))
+                self._waits[str(service)] = replace(wait, level=level)
             except (TypeError, ValueError, KeyError, OverflowError):
                 continue
 

@@ -19,7 +19,6 @@ from .model import (
     Instant,
     Request,
     StepState,
-    from_json,
     to_json,
 )
 from .policy import Policy
@@ -56,7 +55,7 @@ class Case:
     from there. `raised_at` is when the fault was last raised anew, `found_at` the time of the
     newest finding that may act. `acting`: some finding may act; `solid`: some finding was not glued;
     `companion`: only effects so far. `again`: the next finding begins the current step, not the one
-    after it. `acted`: something disruptive ran. `orphan`: its policy has gone.
+    after it. `acted`: something disruptive ran. `told`: people have heard of it. `orphan`: its policy has gone.
     """
 
     incident: Incident
@@ -73,6 +72,7 @@ class Case:
     companion: bool = False
     again: bool = False
     acted: bool = False
+    told: bool = False
     orphan: bool = False
     announced: Instant | None = None
     dirty: bool = False
@@ -117,12 +117,12 @@ class Case:
             "found_at": to_json(self.found_at),
             "step_ended": to_json(self.step_ended),
             "raised": sorted([kind, subject] for kind, subject in self.raised),
-            "marks": [name for name in _MARKS if getattr(self, name)],
+            "marks": [name for name in MARKS if getattr(self, name)],
             "asked": {name: [asked.state.value, asked.why, asked.dropped] for name, asked in self.asked.items()},
         }
 
 
-_MARKS = ("acting", "solid", "companion", "again", "acted")
+MARKS = ("acting", "solid", "companion", "again", "acted", "told")
 
 
 class Turn:
@@ -152,6 +152,7 @@ class Turn:
         if why and what not in ("finding", "joined"):
             case.change(why=why)
         case.announced, case.dirty = self.now, False
+        case.told = case.told or tell
         self.touched[case.incident.id] = case
         self.changes.append(
             IncidentChanged(
@@ -176,67 +177,3 @@ class Turn:
             if memory != case.remembered:
                 case.remembered = memory
                 self.changes.append(Remembered(key=f"{CASE}{number}", value=memory))
-
-
-def resume(
-    incident: Incident,
-    policy: Policy,
-    memory: Any,
-    requests: Mapping[str, tuple[Request, StepState, str]],
-) -> Case:
-    """Rebuild the case of a saved incident. What its memory lacks falls back to the cautious side."""
-    data = memory if isinstance(memory, Mapping) else {}
-    marks = data.get("marks")
-    marks = marks if isinstance(marks, list) else []
-    case = Case(
-        incident=incident,
-        policy=policy,
-        active=_instant(data.get("active")) or incident.last,
-        raised_at=_instant(data.get("raised_at")) or incident.opened,
-        found_at=_instant(data.get("found_at")) or incident.last,
-        step_ended=_instant(data.get("step_ended")),
-        raised=_raised(data.get("raised"), incident),
-        remembered=data or None,
-    )
-    for name in _MARKS:
-        setattr(case, name, name in marks)
-    case.solid = case.solid or not data
-    states = data.get("asked")
-    states = states if isinstance(states, Mapping) else {}
-    for name, (request, state, why) in requests.items():
-        if request.step != incident.step:
-            continue
-        if name in states:
-            state, why, dropped = _asked(states[name], state, why)
-            case.asked[name] = Asked(request, state, why, dropped=dropped)
-        elif not states and not incident.step_state.ended:
-            case.asked[name] = Asked(request, state, why)
-    made = data.get("made")
-    case.made = max([made if isinstance(made, int) else 0, *(_number(name) for name in requests)])
-    return case
-
-
-def _number(request: str) -> int:
-    tail = request.rpartition(".")[2]
-    return int(tail) if tail.isascii() and tail.isdigit() else 0
-
-
-def _instant(data: Any) -> Instant | None:
-    try:
-        return from_json(Instant, data) if data is not None else None
-    except (TypeError, ValueError, KeyError, OverflowError):
-        return None
-
-
-def _raised(data: Any, incident: Incident) -> set[tuple[str, str]]:
-    try:
-        return {(str(kind), str(subject)) for kind, subject in data}
-    except (TypeError, ValueError):
-        return {(incident.kind, incident.subject)} if incident.raised else set()
-
-
-def _asked(data: Any, state: StepState, why: str) -> tuple[StepState, str, bool]:
-    try:
-        return StepState(data[0]), str(data[1]), bool(data[2])
-    except (TypeError, ValueError, LookupError):
-        return state, why, False

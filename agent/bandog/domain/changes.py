@@ -73,9 +73,9 @@ class IncidentChanged:
     """An incident is new or different. `what` is the timeline's word for it.
 
     `what`: opened, finding, joined, step-waiting, step-started, step-proving, step-ended, cleared,
-    stuck, reminder, acked, inhibited, unresolved, resolved. `tell` says whether people hear of it,
-    `urgent` that it is a page. `action` names the step's action where it is about one, and `end`
-    how a step ended.
+    stuck, reminder, acked, inhibited, unresolved, resolved, policy-changed. `tell` says whether
+    people hear of it, `urgent` that it is a page. `action` names the step's action where it is
+    about one, and `end` how a step ended.
     """
 
     incident: Incident

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from .case import Case
+from .case import Case, Turn
+from .cases import Cases
 from .model import IncidentState, Instant, StepState
 from .policy import format_duration
 
@@ -56,3 +57,10 @@ def leaves(case: Case, now: Instant) -> bool:
     """True when an ended incident may leave the memory."""
     ended = case.incident.ended
     return case.incident.state.ended and (ended is None or now.since(ended) >= _KEPT)
+
+
+def resolve(case: Case, why: str, cases: Cases, turn: Turn) -> None:
+    """End an incident; the next finding of its policy and subject opens a new one."""
+    case.change(state=IncidentState.RESOLVED, ended=turn.now)
+    cases.close(case)
+    turn.note(case, "resolved", why, tell=True)

@@ -42,8 +42,7 @@ class _Bucket:
 
     def leak(self, now: Instant) -> None:
         passed = max(now.since(self.at), timedelta(0))
-        if self.per > timedelta(0):
-            self.level = max(0.0, self.level - self.size * (passed / self.per))
+        self.level = max(0.0, self.level - self.size * (passed / self.per))
         self.at = now
 
 
@@ -84,7 +83,7 @@ class Buckets:
             bucket = self._room(name, now, out)
         else:
             bucket.leak(now)
-        bucket.size, bucket.per = rate.count, rate.per
+        bucket.size, bucket.per = rate.count, max(rate.per, timedelta.resolution)
         bucket.level = min(bucket.level + weight, max(rate.count, 1.0))
         full = bucket.level > rate.count - 1
         if full:
