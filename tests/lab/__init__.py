@@ -1,0 +1,1 @@
+"""The lab: real kernels and a real systemd in virtual machines, broken on purpose."""

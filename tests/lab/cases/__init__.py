@@ -1,0 +1,1 @@
+"""The scenarios: one module a subject; each registers its own."""
