@@ -48,18 +48,19 @@ _OLD_STATE = re.compile(
 _WORK = re.compile(r"Workqueue: (?P<name>.+?) (?P<func>[A-Za-z_]\S*)(?: \[\S+\])?(?: \((?P<desc>.*)\))?\s*\Z", re.S)
 SUPPRESSED = "Future hung task reports are suppressed"
 COREDUMP_LINE = "Blocked by coredump."
-# Headlines of other reports: what follows them is theirs.
+# Headlines of other reports with a trace: what follows them is theirs.
 _OTHERS = (
     SUPPRESSED,
     "BUG: ",
-    "WARNING: ",
-    "INFO: ",
+    "WARNING: CPU",
+    "INFO: rcu",
+    "rcu: INFO",
     "sysrq: ",
     "Kernel panic",
     "------------[ cut here",
     "Oops",
-    "NMI ",
-    "watchdog: ",
+    "NMI backtrace",
+    "watchdog: BUG",
 )
 KTHREADD = 2
 COMM_BYTES = 15
