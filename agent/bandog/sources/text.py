@@ -110,8 +110,8 @@ class TextReader:
         self._block(rest)
 
     def close(self) -> None:
-        """End the log: what is open is flushed."""
-        self._flush(self._clock.now)
+        """End the log: what is open is flushed, as if a minute had passed without a line."""
+        self._flush(self._clock.now.plus(timedelta(minutes=1)))
 
     def _block(self, data: bytes) -> None:
         """Take whole lines. Between needles nothing is done but counting."""
@@ -199,7 +199,11 @@ class TextReader:
         if not head.kernel:
             return
         at = self._clock.at(head.stamp)
-        if self._is_open() and (self._flushed is None or _apart(self._flushed, at)):
+        if not self._is_open():
+            self._flushed = None
+        elif self._flushed is None:
+            self._flushed = at
+        elif _apart(self._flushed, at):
             self._flushed = at
             self._flush(at)
         uptime = head.stamp.uptime

@@ -57,7 +57,7 @@ _XID_FACTS: Facts = {
     "fault": str,
     "access": str,
     "previous": int,
-    "unit": str,
+    "component": str,  # not `unit`: that is a systemd unit everywhere else
     "memory": str,
     "partition": int,
     "subpartition": int,

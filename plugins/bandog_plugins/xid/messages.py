@@ -26,7 +26,7 @@ _MMU = re.compile(
 )
 _PREVIOUS = re.compile(r" caused by previous Xid (?P<previous>\d{1,9})\s*$")
 _ECC = re.compile(
-    r"uncorrectable (?:double bit error \(DBE\)|ECC error) has been detected on GPU in (?:the )?(?P<unit>[\w -]+?)"
+    r"uncorrectable (?:double bit error \(DBE\)|ECC error) has been detected on GPU in (?:the )?(?P<component>[\w -]+?)"
     r"(?: at (?:physAddr (?P<address>0x[0-9a-f]+) )?partition (?P<partition>\d{1,4}), "
     r"subpartition (?P<subpartition>\d{1,4}))?\.?$"
 )
@@ -34,12 +34,12 @@ _DRAM = re.compile(
     r"(?P<memory>\w+), Uncorrectable DRAM error in FBPA (?P<partition>\d{1,4}) subpartition "
     r"(?P<subpartition>\d{1,4}) physAddr (?P<address>0x[0-9a-f]+)"
 )
-_SRAM = re.compile(r"(?P<unit>[^,]{1,60}), Uncorrectable SRAM error")
+_SRAM = re.compile(r"(?P<component>[^,]{1,60}), Uncorrectable SRAM error")
 _ROW = re.compile(r"Row Remapper(?: Error)?: (?:New row )?(?:\((?P<row>0x[0-9a-f]+)\)\s*)?(?:- )?(?P<cause>.*)", re.S)
 _PAGE = re.compile(r"Dynamic Page Retirement: (?P<cause>.*?)\s*\((?P<page>[^)]*)\)", re.S)
 _RETIREMENT = re.compile(r"DRAM Retirement failed due to (?P<cause>.+?) at (?P<row>0x[0-9a-f]+)")
 _CONTAINMENT = re.compile(
-    r"(?:Contained|Uncontained): (?P<unit>[^().]+?)(?: \([^()]+\))?\."
+    r"(?:Contained|Uncontained): (?P<component>[^().]+?)(?: \([^()]+\))?\."
     r"(?: physAddr: (?P<address>0x[0-9a-f]+)\.?)? RST: (?P<rst>Yes|No), D-RST: (?P<drst>Yes|No)"
 )
 _RPC = re.compile(
@@ -52,7 +52,7 @@ _RECOVERY = re.compile(
 )
 _SPARE = re.compile(
     r"(?:Retiring|Unable to retire) TPC (?P<tpc>\d{1,4}) from GPC (?P<gpc>\d{1,4})|"
-    r"Marking (?P<unit>Channel|LTS) (?P<channel>\d{1,4}) in (?:FBPA|FBP|FPB) (?P<partition>\d{1,4})"
+    r"Marking (?P<component>Channel|LTS) (?P<channel>\d{1,4}) in (?:FBPA|FBP|FPB) (?P<partition>\d{1,4})"
 )
 _CHANNEL = re.compile(r"(?:Ch|channel|Channel|Channel ID|ChID|ChId) (?:0x)?(?P<channel>[0-9a-f]{4,8})\b")
 

@@ -24,7 +24,7 @@ _WORDS = re.compile(
 )
 _HEX = re.compile(r"0x[0-9a-f]+")
 
-# Units whose name alone tells the layout of the words, for drivers of unknown version (NVIDIA's table).
+# Units whose name alone tells the layout of the words, whatever driver this host has (NVIDIA's table).
 _UNITS_V1 = frozenset({"netir_link_evt", "tlw_rx", "tlw_tx", "nvlpw_ctrl", "netir"})
 _UNITS_V2 = frozenset(
     {"netir_link_down", "tlw_rx_pipe0", "tlw_rx_pipe1", "tlw_tx_pipe0", "tlw_tx_pipe1", "nvlpw", "netir_int"}
@@ -106,13 +106,13 @@ def decode_words(catalog: Catalog, code: int, message: str, version: Version | N
 
 
 def _layouts(unit: str, version: Version | None) -> tuple[str, ...]:
-    if version is not None:
-        return ("v2",) if version.branch >= _FIRST_V2_BRANCH else ("v1",)
     name = unit.strip().lower()
     if name in _UNITS_V1:
         return ("v1",)
     if name in _UNITS_V2:
         return ("v2",)
+    if version is not None:
+        return ("v2",) if version.branch >= _FIRST_V2_BRANCH else ("v1",)
     return ("v1", "v2")  # no word fits a row of each with different actions
 
 

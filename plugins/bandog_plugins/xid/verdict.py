@@ -75,7 +75,7 @@ def _of_link(catalog: Catalog, entry: Entry, verdict: Verdict, message: str, ver
     carried = {
         **verdict.carried,
         "link": found.link,
-        "unit": found.unit,
+        "component": found.unit,
         "fatal": found.fatal,
         "error_status": found.error_status,
         "reason": found.reason,

@@ -1,0 +1,273 @@
+"""`bandog explain`: what kernel lines mean, and what this configuration would do about each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..config import Config, PluginCatalogue, load
+from ..domain import subjects
+from ..domain.explain import Hurt, Setting, StepView
+from ..domain.explain import explain as explain_steps
+from ..domain.matching import PolicyIndex
+from ..domain.model import Finding, Instant, Record, Severity, to_json
+from ..domain.policy import Policy, format_duration
+from ..host.clock import SystemClock
+from ..host.paths import Paths
+from ..plugin import LogDetector
+from ..pluginloader import PluginSet, discover
+from ..services.registry import Registry, Service
+from ..sources.text import TextReader
+from ..sources.text_file import LogUnreadable, open_log
+from ..sources.text_time import UNKNOWN
+from .operate import JSON_OPTION
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+USAGE, BAD_CONFIGURATION = 2, 78  # 78 is EX_CONFIG of sysexits.h
+NO_SITE = Path("/nonexistent")  # systemd's word for a place where nothing is
+_COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
+_MOST_TEXT = 300  # of one fact, as shown to people
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE|-]...")
+@click.option(
+    "--config", "config_dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Not /etc/bandog."
+)
+@click.option(
+    "--policies",
+    "policies_dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Not the shipped policies.",
+)
+@click.option("--no-site", is_flag=True, help="Only what is shipped: nothing of /etc/bandog is read.")
+@JSON_OPTION
+def explain(
+    files: tuple[str, ...], config_dir: Path | None, policies_dir: Path | None, no_site: bool, as_json: bool
+) -> None:
+    """Say what kernel lines mean, which policy takes them, and why its steps would or would not act.
+
+    Reads dmesg in all its forms, journalctl (short forms and -o json), syslog files, saved /dev/kmsg
+    records and bare text, also gzip or xz; without FILE, standard input. Needs neither root nor the
+    daemon, and nothing acts. Each line is judged by itself; `bandog replay` counts and waits.
+
+    Exit code 0 if nothing is above info, 1 if something is, 2 on wrong usage, 78 on a bad configuration.
+    """
+    if not files and sys.stdin.isatty():
+        raise click.UsageError("give a FILE, or pipe lines in: dmesg | bandog explain")
+    if no_site and config_dir is not None:
+        raise click.UsageError("--no-site and --config contradict each other")
+    paths = Paths(etc_dir=NO_SITE if no_site else config_dir)
+    found = discover(paths)
+    catalogue = found.catalogue
+    config = _configuration(paths, catalogue, policies_dir)
+    detection = Detection(_detectors(found, config))
+    judge = Judge(config, catalogue)
+    worst = Severity.INFO
+    show = _shower(as_json, detection)
+
+    def take(finding: Finding) -> None:
+        nonlocal worst
+        worst = max(worst, finding.severity, key=lambda one: one.rank)
+        show(finding, *judge(finding))
+
+    today = SystemClock(paths).now().utc
+    local = today.astimezone().tzinfo
+    assert local is not None  # astimezone() always sets one
+    reader = TextReader(
+        needles=detection.needles,
+        feed=lambda record: detection.feed(record, take),
+        flush=lambda now: detection.flush(now, take),
+        is_open=detection.is_open,
+        today=today,
+        zone=local,
+    )
+    for name in files or ("-",):
+        try:
+            with open_log(name) as stream:
+                reader.read(stream)
+        except LogUnreadable as error:
+            click.echo(f"cannot read {error}", err=True)
+            raise SystemExit(USAGE) from error
+    reader.close()
+    if reader.malformed:
+        click.echo(f"{reader.malformed} of {reader.lines} lines are malformed and were left out", err=True)
+    raise SystemExit(0 if worst is Severity.INFO else 1)
+
+
+def _configuration(paths: Paths, catalogue: PluginCatalogue, policies_dir: Path | None) -> Config:
+    loaded = load(paths, plugins=catalogue, policies_dir=policies_dir)
+    if loaded.config is None:
+        for problem in loaded.errors:
+            click.echo(str(problem), err=True)
+        click.echo("put these right (bandog check), or look without your own configuration: --no-site", err=True)
+        raise SystemExit(BAD_CONFIGURATION)
+    return loaded.config
+
+
+def _detectors(found: PluginSet, config: Config) -> list[LogDetector]:
+    """Return every log detector that is not switched off, whether or not this host could have it: the log
+    may be another host's."""
+    made: list[LogDetector] = []
+    for name, cls in found.detectors.items():
+        options = config.plugins.get(name, config.plugins.get(found.owners[name].name))
+        if options == "off" or not issubclass(cls, LogDetector):
+            continue
+        try:
+            made.append(cls(cls.Options.model_validate(options or {})))
+        except Exception as error:  # the door of the plugin loader
+            click.echo(f"plugin {name} does not start: {type(error).__name__}: {error}", err=True)
+    return made
+
+
+class Detection:
+    """The detectors at work on a log: each gets the records that it asked for; one that fails is dropped."""
+
+    def __init__(self, detectors: Iterable[LogDetector]) -> None:
+        self.detectors = list(detectors)
+        self.needles = sorted({needle for one in self.detectors for needle in one.needles})
+        self._texts = {
+            one.name: tuple(needle.decode("utf-8", "replace") for needle in one.needles) for one in self.detectors
+        }
+
+    def is_open(self) -> bool:
+        """True while some detector wants every record."""
+        return any(one.open for one in self.detectors)
+
+    def feed(self, record: Record, take: Callable[[Finding], None]) -> None:
+        """Give one record to the detectors that asked for it, and their findings to `take`."""
+        for one in tuple(self.detectors):
+            if one.open or any(needle in record.text for needle in self._texts[one.name]):
+                self._call(one, functools.partial(one.feed, record), take)
+
+    def flush(self, now: Instant, take: Callable[[Finding], None]) -> None:
+        """Let open detectors close what has ended by `now`."""
+        for one in tuple(self.detectors):
+            if one.open:
+                self._call(one, functools.partial(one.flush, now), take)
+
+    def meaning(self, finding: Finding) -> str:
+        """Return what the finding's detector says of it, in words."""
+        for one in self.detectors:
+            if one.name == finding.detector:
+                return one.meaning(finding)
+        return ""
+
+    def _call(self, one: LogDetector, work: Callable[[], Iterable[Finding]], take: Callable[[Finding], None]) -> None:
+        try:
+            findings = list(work())
+        except Exception as error:  # the door of a plugin at work
+            click.echo(f"plugin {one.name} failed: {type(error).__name__}: {error}", err=True)
+            self.detectors.remove(one)
+            return
+        for finding in findings:
+            take(dataclasses.replace(finding, detector=finding.detector or one.name))
+
+
+class Judge:
+    """Finds the policy of a finding and what its steps would do, under one configuration."""
+
+    def __init__(self, config: Config, catalogue: PluginCatalogue) -> None:
+        self._index = PolicyIndex(config.policies)
+        self._registry = Registry(config.services)
+        self._setting = Setting(
+            actions={name: traits for name, traits in catalogue.traits.items() if config.plugins.get(name) != "off"},
+            mode=config.mode,
+            targets=frozenset(config.notify),
+        )
+
+    def __call__(self, finding: Finding) -> tuple[Policy | None, tuple[StepView, ...]]:
+        """Return the policy that takes `finding`, or None, and its steps."""
+        policy = self._index.find(finding)
+        hurt = [Hurt(name=one.name, mode=one.mode) for one in self._services(finding)]
+        return policy, explain_steps(finding, policy, self._setting, hurt)
+
+    def _services(self, finding: Finding) -> Sequence[Service]:
+        """Return the services that a finding hurts, as far as a log tells: by GPU, unit or name."""
+        kind, name = subjects.type_of(finding.subject), subjects.id_of(finding.subject)
+        unit = finding.facts.get("unit")
+        by_unit = self._registry.of_unit(unit) if isinstance(unit, str) else None
+        if by_unit is not None:
+            return (by_unit,)
+        if kind == "gpu":
+            return self._registry.on_gpu(name)
+        return [one for one in self._registry if kind == "service" and one.name == name]
+
+
+Show = Callable[[Finding, Policy | None, tuple[StepView, ...]], None]
+
+
+def _shower(as_json: bool, detection: Detection) -> Show:
+    if as_json:
+        return lambda finding, policy, steps: click.echo(json.dumps(document(finding, policy, steps)))
+    from rich.console import Console
+
+    console, said = Console(highlight=False), dict[tuple[object, ...], int | None]()
+
+    def show(finding: Finding, policy: Policy | None, steps: tuple[StepView, ...]) -> None:
+        facts = finding.facts
+        about = (finding.kind, facts.get("xid"), facts.get("sxid"), facts.get("reason"), facts.get("glued"))
+        meaning = detection.meaning(finding) if about not in said else f"as on line {said[about]}"
+        said.setdefault(about, finding.line)
+        _tell(console, finding, policy, steps, meaning)
+
+    return show
+
+
+def document(finding: Finding, policy: Policy | None, steps: Sequence[StepView]) -> dict[str, Any]:
+    """Return one line of `explain --json`. `at` is left out where the log has no wall clock."""
+    told = {"at": to_json(finding.at.utc)} if finding.at.utc.date() > UNKNOWN.date() else {}
+    return {
+        "line": finding.line,
+        **told,
+        "kind": finding.kind,
+        "subject": finding.subject,
+        "severity": finding.severity.value,
+        "facts": to_json(finding.facts),
+        "policy": None if policy is None else policy.name,
+        "steps": [dataclasses.asdict(step) for step in steps],
+    }
+
+
+def _tell(console: Console, finding: Finding, policy: Policy | None, steps: Sequence[StepView], meaning: str) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head = Text.assemble(
+        (f"line {finding.line}  ", "dim"),
+        (finding.severity.value, _COLOURS[finding.severity.value]),
+        f"  {finding.kind}  ",
+        (plain(finding.subject), "bold"),
+        "" if finding.raised else "  (cleared)",
+    )
+    console.print(head)
+    if meaning:
+        console.print(Padding(Text(plain(meaning)), (0, 0, 0, 4)))
+    shown = "  ".join(f"{name}={plain(str(value))[:_MOST_TEXT]}" for name, value in finding.facts.items())
+    console.print(Padding(Text(shown, style="dim"), (0, 0, 0, 4)))
+    if policy is None:
+        console.print(Padding(Text("no policy takes it: nothing would be done"), (0, 0, 0, 4)))
+    else:
+        quiet = format_duration(policy.quiet)
+        console.print(Padding(Text(f"policy {policy.name} ({policy.file}; stays open {quiet})"), (0, 0, 0, 4)))
+        for number, step in enumerate(steps, start=1):
+            mark = ("would", "green") if step.would else ("would not", "yellow")
+            line = Text.assemble(f"{number}. {step.do}: ", mark, f" ({plain(step.why)})")
+            console.print(Padding(line, (0, 0, 0, 6)))
+        if not steps:
+            console.print(Padding(Text("no steps: it is recorded"), (0, 0, 0, 6)))
+    console.print()
+
+
+def plain(text: str) -> str:
+    """Return `text` without anything that a terminal obeys: names and messages are hostile input."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
