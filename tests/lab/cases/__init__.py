@@ -1,1 +1,6 @@
-"""The scenarios: one module a subject; each registers its own."""
+"""The scenarios: one module a subject; each registers its own.
+
+A machine of each release runs them in this order: what installs comes first, what removes last.
+"""
+
+ORDER = ("install", "remove")

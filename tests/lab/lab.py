@@ -1,0 +1,193 @@
+"""What scenarios work with: a machine, the .deb, places where messages arrive, and a clean slate."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..simhost.sink import WebhookSink
+from .images import LAB
+from .machine import HOST_SEEN_FROM_GUEST, LabError, Machine, wait_until
+from .mail import MailSink
+
+UNIT = "lab-model.service"
+PORT = 8000
+UNIT_TEXT = """[Unit]
+Description=model server of the lab
+[Service]
+ExecStart=/usr/bin/python3 /opt/lab/model_server.py {port}
+TimeoutStopSec=20
+"""
+SERVICE_TEXT = """service: {name}
+unit: {unit}
+gpus: all
+start: {{settle: 1s, timeout: 1m}}
+ready: {{http: "http://127.0.0.1:{port}/health"}}
+"""
+
+
+class Lab:
+    """One machine with the sinks that it can reach. Scenarios leave it as `reset` can clean it."""
+
+    def __init__(self, machine: Machine, deb: Path) -> None:
+        self.machine = machine
+        self.deb = deb
+        self.mail = MailSink()
+        self.hook = WebhookSink()
+
+    def close(self) -> None:
+        """Stop the sinks and the machine."""
+        self.mail.close()
+        self.hook.close()
+        self.machine.close()
+
+    # --- the agent -----------------------------------------------------------------------------
+
+    def main_file(self, *, mode: str, more: str = "") -> str:
+        """Return a main file that tells both sinks."""
+        host = HOST_SEEN_FROM_GUEST
+        mail = f"mailto://{host}:{self.mail.port}?from=bandog@lab.test&to=oncall@lab.test&mode=insecure"
+        hook = f"json://{host}:{self.hook.port}/"
+        return f'mode: {mode}\nnotify: {{oncall: {{urls: ["{mail}", "{hook}"]}}}}\n{more}'
+
+    def reset(
+        self,
+        *,
+        mode: str = "observe",
+        more: str = "",
+        policies: dict[str, str] | None = None,
+        services: Iterable[str] = ("model",),
+        plugins: dict[str, str | Path] | None = None,
+        start: bool = True,
+    ) -> None:
+        """Begin anew: no state, this configuration, running model servers, empty sinks, a started agent."""
+        vm = self.machine
+        vm.ssh(
+            "systemctl stop bandog; cd /etc/bandog && rm -rf conf.d/* policies.d/* services.d/* plugins.d/* "
+            ".has-state hold /var/lib/bandog/* /var/lib/bandog/.[!.]*; systemctl stop 'lab-*'; "
+            "systemctl reset-failed; true"
+        )
+        vm.put(self.main_file(mode=mode, more=more), "/etc/bandog/conf.d/lab.yaml", mode="600")
+        vm.put(LAB / "guest" / "model_server.py", "/opt/lab/model_server.py")
+        names = list(services)
+        for number, name in enumerate(names):
+            port = PORT + number
+            vm.put(UNIT_TEXT.format(port=port), f"/run/systemd/system/lab-{name}.service")
+            text = SERVICE_TEXT.format(name=name, unit=f"lab-{name}.service", port=port)
+            vm.put(text, f"/etc/bandog/services.d/{name}.yaml")
+        for name, policy in (policies or {}).items():
+            vm.put(policy, f"/etc/bandog/policies.d/{name}.yaml")
+        for name, plugin in (plugins or {}).items():
+            vm.put(plugin, f"/etc/bandog/plugins.d/{name}.py")
+        vm.ssh("systemctl daemon-reload")
+        for number, name in enumerate(names):
+            vm.ssh(f"systemctl start lab-{name}")
+            self.await_serving(PORT + number)
+        self.forget_messages()
+        if start:
+            vm.ssh("systemctl start bandog")
+
+    def forget_messages(self) -> None:
+        """Empty both sinks."""
+        self.mail.messages.clear()
+        self.hook.messages.clear()
+
+    def bandog(self, *words: str) -> str:
+        """Run the command line in the machine and return its output, whatever its exit code."""
+        return self.machine.ssh(f"bandog {' '.join(words)}", check=False)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Return the incidents, open and closed, as `bandog incidents --json` tells them."""
+        found = json.loads(self.bandog("incidents", "--json") or "[]")
+        return list(found["incidents"] if isinstance(found, dict) else found)
+
+    def show(self, incident: int) -> dict[str, Any]:
+        """Return one incident in full."""
+        shown: dict[str, Any] = json.loads(self.bandog("show", str(incident), "--json"))
+        return shown
+
+    def await_incident(self, policy: str, seconds: float = 60) -> dict[str, Any]:
+        """Return the newest incident of `policy`, awaited."""
+
+        def newest() -> dict[str, Any] | None:
+            found = [one for one in self.incidents() if one["policy"] == policy]
+            return found[-1] if found else None
+
+        return wait_until(f"an incident of {policy}", seconds, newest)
+
+    # --- the model servers ---------------------------------------------------------------------
+
+    def await_serving(self, port: int = PORT, seconds: float = 60) -> None:
+        """Wait until the model server on `port` answers."""
+        ask = f"curl -fsS -m 5 -o /dev/null http://127.0.0.1:{port}/health"
+        wait_until(f"the model server on {port} answers", seconds, lambda: self.machine.status(ask) == 0)
+
+    def main_pid(self, unit: str = UNIT) -> int:
+        """Return the pid of the unit's main process, 0 if there is none."""
+        return int(self.machine.ssh(f"systemctl show -P MainPID {unit}"))
+
+    # --- what was asked of systemd ---------------------------------------------------------------
+
+    def mark(self) -> str:
+        """Return a place in the journal to count from."""
+        out = self.machine.ssh("journalctl -n 0 --show-cursor")
+        found = re.search(r"-- cursor: (\S+)", out)
+        if found is None:
+            raise LabError(f"the journal has no cursor: {out!r}")
+        return found[1]
+
+    def jobs(self, mark: str, unit: str = "lab-*.service") -> list[tuple[str, str]]:
+        """Return (job type, unit) of every job that systemd began or ended for `unit` since `mark`.
+
+        Read from what the manager logs of itself, which no plugin or test can forget to count.
+        """
+        out = self.machine.ssh(f"journalctl --after-cursor='{mark}' _PID=1 -o json --no-pager")
+        pattern = re.compile(unit.replace(".", r"\.").replace("*", ".*"))
+        found: dict[str, tuple[str, str]] = {}
+        for line in out.splitlines():
+            entry = json.loads(line)
+            name = entry.get("UNIT", "")
+            if "JOB_ID" in entry and pattern.fullmatch(name):
+                found[entry["JOB_ID"]] = (entry["JOB_TYPE"], name)
+        return list(found.values())
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def titles(self) -> list[str]:
+        """Return the subjects of the mails so far."""
+        return [str(one["subject"]) for one in self.mail.messages]
+
+    def await_mail(self, words: str, seconds: float = 60) -> str:
+        """Wait for a mail whose subject or text matches the regular expression; return its subject."""
+
+        def found() -> str | None:
+            for one in list(self.mail.messages):
+                text = f"{one['subject']}\n{body(one)}"
+                if re.search(words, text):
+                    return str(one["subject"])
+            return None
+
+        return wait_until(f"a mail with {words!r}; so far: {self.titles()}", seconds, found)
+
+    # --- afterwards --------------------------------------------------------------------------------
+
+    def autopsy(self) -> str:
+        """Return what helps to understand a failure."""
+        try:
+            return self.machine.ssh(
+                "bandog incidents; bandog status; journalctl --no-pager -n 60 -o short-monotonic "
+                "| tail -n 60; systemctl --no-pager --failed",
+                check=False,
+                deadline=60,
+            )
+        except LabError as error:
+            return f"no autopsy: {error}"
+
+
+def body(message: Any) -> str:
+    """Return a mail's text."""
+    part = message.get_body(preferencelist=("plain", "html"))
+    return "" if part is None else str(part.get_content())
