@@ -78,9 +78,9 @@ def _encode(row: Row) -> Write:
         case AddCharge():
             # A request is counted once, however often its intent is committed.
             return Write(
-                ("charge", row.request),
-                "INSERT OR IGNORE INTO charges (request, at, body) VALUES (?, ?, ?)",
-                (_text(row.request), _time(row.at.utc), _body(row)),
+                ("shadow" if row.shadow else "charge", row.request),
+                "INSERT OR IGNORE INTO charges (request, shadow, at, body) VALUES (?, ?, ?, ?)",
+                (_text(row.request), int(row.shadow), _time(row.at.utc), _body(row)),
             )
         case SaveCursor():
             return _keyed("cursors", "source", row.source, _body(row))

@@ -27,7 +27,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             id TEXT PRIMARY KEY, incident INTEGER NOT NULL, ended INTEGER NOT NULL, body TEXT NOT NULL)""",
         "CREATE INDEX requests_by_incident ON requests (incident)",
         """CREATE TABLE charges (
-            id INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, at TEXT NOT NULL, body TEXT NOT NULL)""",
+            id INTEGER PRIMARY KEY, request TEXT NOT NULL, shadow INTEGER NOT NULL, at TEXT NOT NULL,
+            body TEXT NOT NULL, UNIQUE (request, shadow))""",
         "CREATE TABLE cursors (source TEXT PRIMARY KEY, body TEXT NOT NULL)",
         "CREATE TABLE memory (key TEXT PRIMARY KEY, body TEXT NOT NULL)",
         "CREATE TABLE holds (target TEXT PRIMARY KEY, body TEXT NOT NULL)",

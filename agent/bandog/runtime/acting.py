@@ -1,0 +1,145 @@
+"""Calling an action: the third and last door at which everything that a plugin raises is caught.
+
+`run`, `prove` and `proof_time` are a plugin's code. Coroutine functions run on the loop, plain
+ones in a worker, both under a deadline; whatever comes of it is a value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from ..domain.model import EMPTY, Proof, ProofState, Request, Result, to_json
+from ..domain.policy import format_duration
+from ..host.site import Site
+from ..plugin import Action
+from .workers import Workers, WorkersBusy, WorkerTimeout
+
+log = logging.getLogger(__name__)
+
+PROOF_CALL = timedelta(seconds=30)
+"""One look of `prove`; one that takes longer could not tell."""
+PROOF_TIME_CALL = timedelta(seconds=5)
+MAX_FACTS = 64 * 1024
+
+
+class Overrun(Exception):
+    """A coroutine of an action took longer than its deadline and was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of `run`. `late` is set when it was left behind: resolved when its thread has ended."""
+
+    result: Result
+    late: asyncio.Future[None] | None = None
+
+
+async def run(action: Action, request: Request, site: Site, workers: Workers) -> Ran:
+    """Run the action once; raises nothing but CancelledError."""
+    try:
+        value = await _call(lambda: action.run(request, site), action.run, action.run_deadline, action.name, workers)
+    except asyncio.CancelledError:
+        raise
+    except WorkersBusy as error:
+        return Ran(Result.retry(str(error)))
+    except WorkerTimeout as error:
+        return Ran(Result.failed(f"{error}; what it began may still be going on"), error.late)
+    except Overrun as error:
+        return Ran(Result.failed(str(error)))
+    except Exception as error:
+        return Ran(Result.failed(_told(action, "run", error)))
+    if not isinstance(value, Result):
+        return Ran(Result.failed(f"{action.name} returned {type(value).__name__} instead of a Result"))
+    return Ran(_expressible(value, action.name))
+
+
+async def prove(
+    action: Action, request: Request, result: Result, site: Site, workers: Workers, left: timedelta
+) -> Proof:
+    """Look once whether it helped; what cannot be told is NOT_YET. Raises nothing but CancelledError."""
+    deadline = min(PROOF_CALL, max(left, timedelta(seconds=1)))
+    try:
+        value = await _call(
+            lambda: action.prove(request, result, site), action.prove, deadline, f"{action.name}.prove", workers
+        )
+    except asyncio.CancelledError:
+        raise
+    except (WorkersBusy, WorkerTimeout, Overrun) as error:
+        return Proof.not_yet(str(error))
+    except Exception as error:
+        return Proof.not_yet(_told(action, "prove", error))
+    if not isinstance(value, Proof):
+        return Proof.not_yet(f"{action.name} returned {type(value).__name__} instead of a Proof")
+    if value.state is not ProofState.NOT_YET and not _has_json(value.facts):
+        return replace(value, facts=EMPTY)
+    return value
+
+
+async def proof_time(action: Action, request: Request, site: Site, workers: Workers) -> timedelta:
+    """Return how long the proof may take, the action's default if it cannot say."""
+    try:
+        value = await workers.run(
+            lambda: action.proof_time(request, site), deadline=PROOF_TIME_CALL, name=f"{action.name}.proof_time"
+        )
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        log.warning("proof time unknown action=%s why=%s", action.name, type(error).__name__)
+        return action.proof_deadline
+    return value if isinstance(value, timedelta) else action.proof_deadline
+
+
+async def _call(
+    call: Callable[[], Any], method: Callable[..., Any], deadline: timedelta, name: str, workers: Workers
+) -> Any:
+    if inspect.iscoroutinefunction(method):
+        return await _await(call(), deadline, name)
+    value = await workers.run(call, deadline=deadline, name=name)
+    return await _await(value, deadline, name) if inspect.isawaitable(value) else value
+
+
+async def _await(work: Awaitable[Any], deadline: timedelta, name: str) -> Any:
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=deadline.total_seconds())
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        raise Overrun(f"{name} took longer than {format_duration(deadline)}")
+    return task.result()
+
+
+def _told(action: Action, method: str, error: Exception) -> str:
+    """Name the type only: an exception's text may hold a secret. The place goes to the log."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else "?"
+    kind = type(error).__name__
+    log.error("action raised action=%s method=%s type=%s place=%s", action.name, method, kind, place)
+    log.debug("action raised action=%s", action.name, exc_info=error)
+    return f"{action.name} raised {kind} in {method}"
+
+
+def _expressible(result: Result, name: str) -> Result:
+    """Facts go through the store to `prove`, so they must have a JSON form of a sane size."""
+    if _has_json(result.facts):
+        return result
+    log.error("facts dropped, they have no JSON form or are too big action=%s", name)
+    return replace(result, facts=EMPTY)
+
+
+def _has_json(facts: Any) -> bool:
+    try:
+        return len(json.dumps(to_json(facts))) <= MAX_FACTS
+    except (TypeError, ValueError, RecursionError):
+        return False
