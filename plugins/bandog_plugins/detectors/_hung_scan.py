@@ -166,8 +166,7 @@ class HungTaskScan(Probe):
             yield Unknown(kind="task.hung", subject=subject, why="stands still, but not yet for long enough")
 
     def _counts(self, site: Site, one: Suspect, now: Instant) -> bool:
-        ours = one.task.tgid in self._watch.units or one.task.tgid in self._watch.holders
-        patience = self.options.managed if ours else self.options.host
+        patience = self.options.managed if self._ours(one) else self.options.host
         if one.samples < SAMPLES or now.since(one.first) < patience:
             return False
         if not one.frames:
@@ -178,6 +177,9 @@ class HungTaskScan(Probe):
             # A running task's stack cannot always be read; then an open GPU is the witness.
             return stack.in_driver(one.frames) or (not one.frames and one.task.tgid in self._watch.holders)
         return not kernel_thread(one.task) or _works(one.frames)
+
+    def _ours(self, one: Suspect) -> bool:
+        return one.task.tgid in self._watch.units or one.task.tgid in self._watch.holders
 
     def _finding(self, one: Suspect, threads: int, now: Instant) -> Finding:
         task, unit = one.task, self._watch.units.get(one.task.tgid)
@@ -219,13 +221,16 @@ class HungTaskScan(Probe):
         """Say of a task that stood still for a while that it moves again or has gone.
 
         It may be khungtaskd that reported it, and the kernel never says that a task has recovered.
-        What this probe itself reported (`told`) clears by being left out.
+        What khungtaskd reports after its 120 s has been seen here before: ours at several looks, any
+        other at the last look at the whole host. What this probe itself reported (`told`) clears by
+        being left out.
         """
         standing = {one.subject for one in self._suspects.values() if one.task.state == "D"}
         done = standing | told
         for key, one in before.items():
             again = self._suspects.get(key)
-            if one.samples < 2 or one.task.state != "D" or again is one or one.subject in done:
+            seen_enough = one.samples >= 2 or not self._ours(one)
+            if not seen_enough or one.task.state != "D" or again is one or one.subject in done:
                 continue
             done.add(one.subject)
             yield Finding(

@@ -85,6 +85,13 @@ def test_a_task_that_moved_between_two_looks_begins_anew(scan: Scan, progress: d
     assert len(raised(scan.rounds(1))) == 1
 
 
+def test_one_look_is_never_enough_however_short_the_patience(scan: Scan) -> None:
+    scan.probe = HungTaskScan(ScanOptions(managed=timedelta(seconds=1)))
+    scan.host.task(700, "VLLM::EngineCor", "D")
+    assert raised(scan.rounds(2)) == []
+    assert len(raised(scan.rounds(1))) == 1
+
+
 def test_what_the_scan_reported_is_left_out_once_it_moves(scan: Scan) -> None:
     scan.host.task(700, "VLLM::EngineCor", "D")
     assert len(raised(scan.rounds(5))) == 1
@@ -101,6 +108,29 @@ def test_a_shorter_wait_that_ends_is_cleared_in_so_many_words(scan: Scan) -> Non
     assert isinstance(cleared, Finding)
     assert (cleared.raised, cleared.subject) == (False, "task:VLLM::EngineCor")
     assert scan.rounds(1) == []
+
+
+def test_a_wait_elsewhere_that_ends_after_one_look_is_cleared_too(scan: Scan) -> None:
+    """The look at the whole host comes as often as khungtaskd's, so it may have been reported."""
+    scan.host.task(900, "rsync", "D")
+    scan.rounds(1)
+    scan.host.task(900, "rsync", "S")
+    assert [(one.subject, one.raised) for one in scan.rounds(1) if isinstance(one, Finding)] == [("task:rsync", False)]
+
+
+def test_a_moment_of_d_in_a_service_is_not_worth_a_word(scan: Scan) -> None:
+    scan.host.task(700, "VLLM::EngineCor", "D")
+    scan.rounds(1)
+    scan.host.task(700, "VLLM::EngineCor", "S")
+    assert scan.rounds(1) == []
+
+
+def test_as_long_as_another_task_of_that_name_stands_still_nothing_clears(scan: Scan) -> None:
+    scan.host.task(700, "pt_data_worker", "D", tid=701)
+    scan.host.task(700, "pt_data_worker", "D", tid=702)
+    scan.rounds(2)
+    scan.host.task(700, "pt_data_worker", "S", tid=701)
+    assert [type(one) for one in scan.rounds(1)] == [Unknown]
 
 
 def test_elsewhere_on_the_host_it_takes_two_minutes(scan: Scan) -> None:

@@ -160,6 +160,23 @@ def test_a_dump_of_another_task_in_the_middle_lends_no_frames() -> None:
     assert finding.facts["class"] == "other"
 
 
+@pytest.mark.parametrize(
+    "first_state",
+    [
+        "task:bash            state:D stack:0     pid:9     tgid:9     ppid:1      flags:0x00000000",
+        "bash            D    0     9      1 0x00000000",
+    ],
+)
+def test_the_state_line_of_another_task_is_not_taken_for_ours(first_state: str) -> None:
+    (finding,) = feed(HungTask(), [HEAD, first_state, STATE, *TRACE])
+    assert (finding.facts["ppid"], finding.facts["where"]) == (47990, "uvm_va_space_destroy")
+
+
+def test_frames_after_the_end_marker_are_somebody_elses() -> None:
+    (finding,) = feed(HungTask(), [HEAD, STATE, *TRACE, " nfs_wait+0x1/0x2 [nfs]"])
+    assert finding.facts["modules_in_stack"] == ("nvidia_uvm",)
+
+
 def test_an_oops_after_a_block_without_end_marker_lends_no_frames() -> None:
     lines = [
         HEAD,
