@@ -10,12 +10,25 @@ from typing import Any, TypeVar
 
 from .domain.model import Request
 from .host.child import Children
-from .host.http import fetch
+from .host.http import HttpClient
 from .host.paths import Paths
-from .host.site import ChildOutcome, Clock, HttpReply, Services
+from .host.site import ChildOutcome, Clock, HttpReply, Readiness, Services
 from .host.systemd_types import Systemd
 
 T = TypeVar("T")
+
+
+class _NoServices:
+    """Until the daemon hands in the real ones, which need the site themselves."""
+
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def get(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def ready(self, name: str) -> Readiness:
+        raise KeyError(name)
 
 
 class LocalSite:
@@ -27,8 +40,8 @@ class LocalSite:
         paths: Paths,
         clock: Clock,
         systemd: Systemd,
-        services: Services,
         children: Children,
+        http: HttpClient,
         hostname: str,
         loop: asyncio.AbstractEventLoop,
         note: Callable[[Request, Mapping[str, Any]], Awaitable[None]],
@@ -37,8 +50,9 @@ class LocalSite:
         self.paths = paths
         self.clock = clock
         self.systemd = systemd
-        self.services = services
+        self.services: Services = _NoServices()
         self._children = children
+        self._http = http
         self.hostname = hostname
         self._loop = loop
         self._note = note
@@ -67,7 +81,7 @@ class LocalSite:
         limit: int = 1 << 20,
     ) -> HttpReply:
         """Ask an HTTP server under a deadline; workers only."""
-        return fetch(method, url, deadline=deadline, body=body, headers=headers, limit=limit)
+        return self._http.request(method, url, deadline=deadline, body=body, headers=headers, limit=limit)
 
     def wait(self, work: Coroutine[Any, Any, T], *, deadline: timedelta) -> T:
         """From a worker thread: run `work` on the loop; TimeoutError past `deadline`."""

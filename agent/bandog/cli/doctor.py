@@ -8,8 +8,8 @@ import click
 
 from ..domain.model import to_json
 from ..host.checkup import BAD, OK, TOPICS, Check
-from ..host.paths import Paths
 from .operate import JSON_OPTION
+from .place import local_paths
 
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red"), "unknown": ("?", "cyan")}
 
@@ -22,7 +22,7 @@ def doctor(topic: str | None, as_json: bool) -> None:
 
     Nothing is changed. Exit code 1 if something is bad.
     """
-    paths = Paths()
+    paths = local_paths()
     checks = [check for name, look in TOPICS.items() if topic in (None, name) for check in look(paths)]
     if as_json:
         for check in checks:

@@ -6,9 +6,9 @@ import json
 
 import click
 
-from ..host.paths import Paths
 from .client import demand
 from .operate import JSON_OPTION, operator
+from .place import local_paths
 
 
 @click.command()
@@ -38,7 +38,7 @@ def drill(
             raise click.UsageError(f"--fact {item!r}: expected NAME=VALUE")
         pairs[name] = int(value) if value.lstrip("-").isdigit() else value
     answer = demand(
-        Paths(),
+        local_paths(),
         "drill",
         kinds=list(kinds),
         service=service,

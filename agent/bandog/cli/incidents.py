@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..domain.model import to_json
-from ..host.paths import Paths
 from ..runtime.report import incident_line
 from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
+from .place import local_paths
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +21,7 @@ COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": 
 
 def _reader() -> Reader:
     try:
-        return Reader(Paths().state / "bandog.db")
+        return Reader(local_paths().state / "bandog.db")
     except StoreUnreadable as error:
         raise click.ClickException(str(error)) from error
 
@@ -108,6 +108,6 @@ def show(incident: int, as_json: bool) -> None:
             f"  request {request.request.id}: {escape(request.request.action + place)}: "
             f"{request.state.value} {escape(request.why)}"
         )
-    folder = Paths().state / "evidence" / str(found.id)
+    folder = local_paths().state / "evidence" / str(found.id)
     if folder.is_dir():
         console.print(f"\nevidence: {folder}")

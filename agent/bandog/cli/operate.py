@@ -9,8 +9,8 @@ import pwd
 import click
 
 from ..config.types import parse_duration
-from ..host.paths import Paths
 from .client import demand
+from .place import local_paths
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -47,7 +47,9 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
         duration = parse_duration(text)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    answer = demand(Paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator())
+    answer = demand(
+        local_paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator()
+    )
     _say(answer, as_json)
 
 
@@ -56,7 +58,7 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
 @JSON_OPTION
 def release(target: str, as_json: bool) -> None:
     """End the pause on TARGET, or the one on the whole host."""
-    _say(demand(Paths(), "release", target=target, by=operator()), as_json)
+    _say(demand(local_paths(), "release", target=target, by=operator()), as_json)
 
 
 @click.command()
@@ -64,14 +66,14 @@ def release(target: str, as_json: bool) -> None:
 @JSON_OPTION
 def ack(incident: int, as_json: bool) -> None:
     """Take over an incident: no further step, no reminder; the record goes on."""
-    _say(demand(Paths(), "ack", incident=incident, by=operator()), as_json)
+    _say(demand(local_paths(), "ack", incident=incident, by=operator()), as_json)
 
 
 @click.command()
 @JSON_OPTION
 def rearm(as_json: bool) -> None:
     """Arm bandog again after the breaker tripped or its state was lost."""
-    _say(demand(Paths(), "rearm", by=operator()), as_json)
+    _say(demand(local_paths(), "rearm", by=operator()), as_json)
 
 
 @click.command("notify-test")
@@ -79,7 +81,7 @@ def rearm(as_json: bool) -> None:
 @JSON_OPTION
 def notify_test(targets: tuple[str, ...], as_json: bool) -> None:
     """Send a test message to TARGETS, or to every target of the configuration."""
-    answer = demand(Paths(), "notify_test", targets=list(targets), by=operator())
+    answer = demand(local_paths(), "notify_test", targets=list(targets), by=operator())
     if as_json:
         click.echo(json.dumps(answer))
     else:

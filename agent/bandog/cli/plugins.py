@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from ..domain.model import to_json
-from ..host.paths import Paths
 from .client import NotRunning, call
 from .operate import JSON_OPTION
+from .place import local_paths
 
 
 @click.command()
@@ -18,7 +18,7 @@ from .operate import JSON_OPTION
 def plugins(as_json: bool) -> None:
     """List plugins: from the running daemon, or as they would load now. Exit code 1 if one is broken."""
     try:
-        rows: list[dict[str, Any]] = call(Paths(), "plugins")
+        rows: list[dict[str, Any]] = call(local_paths(), "plugins")
     except NotRunning:
         rows = _load()
     for row in rows:
@@ -36,7 +36,7 @@ def _load() -> list[dict[str, Any]]:
     from ..host.clock import SystemClock
     from ..pluginloader import LocalHost, discover
 
-    paths = Paths()
+    paths = local_paths()
     found = discover(paths)
     made = found.build({}, LocalHost(paths=paths, clock=SystemClock(paths)))
     return [to_json(report) for report in made.reports]

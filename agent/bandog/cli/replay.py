@@ -22,6 +22,7 @@ from ..pluginloader import LocalHost, Plugins, discover
 from ..runtime.replaying import Moment, Replay
 from ..services.registry import Registry
 from .operate import JSON_OPTION
+from .place import local_paths
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -66,7 +67,7 @@ def replay(
         back = parse_duration(since) if since is not None else None
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    paths = Paths(etc_dir=config_dir)
+    paths = local_paths(config_dir)
     config, plugins = _load(paths)
     run = _replay(config, plugins, mode, assume, _printer(as_json))
     if file is not None:
@@ -105,8 +106,8 @@ def _replay(config: Config, plugins: Plugins, mode: str | None, assume: str, tel
 
 
 def _read_file(file: Path, run: Replay, today: datetime) -> None:
-    from ..cli.explain import open_log
     from ..sources.text import TextReader
+    from ..sources.text_file import open_log
 
     needles = sorted({needle for one in run.detectors for needle in one.needles})
     reader = TextReader(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from .place import local_paths
+
 
 @click.command()
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
@@ -17,5 +19,12 @@ def run(root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Pa
     """Watch this host until told to stop. As a service: systemctl start bandog."""
     from ..daemon import Settings, main
 
-    settings = Settings(root=root, etc=config_dir, state=state_dir, run=run_dir, observe=observe)
+    here = local_paths()
+    settings = Settings(
+        root=root,
+        etc=config_dir or here.etc_dir,
+        state=state_dir or here.state_dir,
+        run=run_dir or here.run_dir,
+        observe=observe,
+    )
     raise SystemExit(main(settings))

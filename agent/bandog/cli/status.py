@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..host.paths import Paths
 from .client import NotRunning, call
 from .operate import JSON_OPTION
+from .place import local_paths
 
 COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -22,7 +22,7 @@ def status(as_json: bool) -> None:
     Exit code 1 if the agent does not run or an incident is open.
     """
     try:
-        answer = call(Paths(), "status")
+        answer = call(local_paths(), "status")
     except NotRunning as error:
         if as_json:
             click.echo(json.dumps({"running": False, "why": str(error)}))

@@ -12,17 +12,16 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from ..domain import subjects
-from ..domain.budgets import Ledger
 from ..domain.changes import Acked
 from ..domain.model import Fact, Finding, Incident, Severity
 from ..domain.policy import format_duration
 from ..host.site import Clock
 from ..services.registry import Registry
-from ..store.rows import AddEvent, DropHold, Remember, Row, SaveHold
+from ..store.rows import AddEvent, DropHold, Row, SaveHold
 from .control import Handler, OperatorError
+from .executor import Executor
 from .gates import Holds
 
-LEDGER_KEY = "ledger"
 MOST_HOLD = timedelta(days=90)
 
 
@@ -38,20 +37,20 @@ class Pipe(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Operations:
-    """The orders. `commit` hands rows to the store, `poke` wakes requests that wait at a gate."""
+    """The orders. `commit` hands rows to the store."""
 
     clock: Clock
     pipe: Pipe
-    ledger: Ledger
+    executor: Executor
     holds: Holds
     registry: Callable[[], Registry]
     incidents: Callable[[], Mapping[int, Incident]]
     kinds: Callable[[], Sequence[str]]
     commit: Callable[..., Awaitable[None]]
-    poke: Callable[[], None]
     status: Callable[[], dict[str, Any]]
     plugins: Callable[[], list[dict[str, Any]]]
     test_targets: Callable[[Sequence[str], str], Awaitable[list[tuple[str, bool, str]]]]
+    disarmed: Callable[[], bool]
     rearmed: Callable[[], None]
     reload: Callable[[], Awaitable[str]]
 
@@ -102,7 +101,7 @@ class Operations:
         if self.holds.drop(target) is None:
             raise OperatorError(f"{'this host' if target == '*' else target} is not held; bandog status lists holds")
         await self._record(DropHold(target=target), self._event("released", target, by))
-        self.poke()
+        self.executor.poke()
         return {"text": f"released: {'this host' if target == '*' else target}", "target": target}
 
     def ack(self, incident: int, by: str) -> dict[str, Any]:
@@ -115,13 +114,11 @@ class Operations:
 
     async def rearm(self, by: str) -> dict[str, Any]:
         """Arm again after the breaker tripped."""
-        if not self.ledger.rearm():
+        if not self.executor.rearm() and not self.disarmed():
             raise OperatorError("nothing has tripped; there is nothing to arm again")
-        await self._record(
-            Remember(key=LEDGER_KEY, value=self.ledger.export()), self._event("rearmed", "by a person", by)
-        )
         self.rearmed()
-        self.poke()
+        await self._record(self._event("rearmed", "by a person", by))
+        self.executor.poke()
         return {"text": "armed again: the configured mode holds, budgets stay as they are"}
 
     def drill(

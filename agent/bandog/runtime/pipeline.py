@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from ..domain import subjects
@@ -48,6 +49,7 @@ class Outlets:
     announce: Callable[[IncidentChanged], None]
     annotate: Callable[[Finding], Finding]
     cursor: Callable[[], SaveCursor | None]
+    take: Callable[[str], bool]
     unplug: Callable[[str], None]
 
 
@@ -79,14 +81,14 @@ class Pipeline:
         self.counts["records"] += 1
         for detector in tuple(self.detectors):
             if detector.open or any(needle in record.text for needle in self._needles[detector.name]):
-                self._call(detector, lambda one=detector: one.feed(record))
+                self._call(detector, partial(detector.feed, record))
 
     def flush(self) -> None:
         """Once a second: let open detectors close what has ended."""
         now = self._now()
         for detector in tuple(self.detectors):
             if detector.open:
-                self._call(detector, lambda one=detector: one.flush(now))
+                self._call(detector, partial(detector.flush, now))
 
     def _call(self, detector: LogDetector, work: Callable[[], Iterable[Finding]]) -> None:
         try:
@@ -97,6 +99,8 @@ class Pipeline:
             self._unplug(detector, error)
             return
         for finding in findings:
+            if finding.record is not None and not self._out.take(finding.record):
+                continue  # it was taken in before a restart
             self.found(dataclasses.replace(finding, detector=finding.detector or detector.name))
 
     def _unplug(self, detector: LogDetector, error: BaseException) -> None:

@@ -1,0 +1,468 @@
+"""The composition root: builds every part, joins them, and runs the loop.
+
+Nothing else wires. A part that fails to start is reported and the agent goes on without it; only a
+host without a boot id cannot be watched, as no record could be trusted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from .config import Config, Loaded, load
+from .config.credentials import SecretError, read_secret
+from .domain import subjects
+from .domain.budgets import Ledger, Limits
+from .domain.changes import IncidentChanged
+from .domain.engine import Engine
+from .domain.model import Finding, Request, Severity
+from .host.child import Children
+from .host.clock import SystemClock
+from .host.hostname import short_hostname
+from .host.http import HttpClient
+from .host.paths import Paths
+from .host.site import Clock
+from .host.systemd import SystemdBus
+from .host.systemd_types import Systemd
+from .housekeeping import Housekeeping
+from .pluginloader import LocalHost, discover
+from .runtime import gates
+from .runtime.admission import BUDGETS_KEY
+from .runtime.control import Control
+from .runtime.executor import Executor
+from .runtime.guard import Guard
+from .runtime.heartbeat import Heartbeat
+from .runtime.lastsink import LastSink
+from .runtime.logs import Logs
+from .runtime.operations import Operations
+from .runtime.pipeline import Outlets, Pipeline
+from .runtime.probing import Probing
+from .runtime.secrets import MaskingFilter, Secrets, guard_crashes
+from .runtime.sender import Sender
+from .runtime.watchdog import Notifier
+from .runtime.workers import Workers
+from .services.locate import Locator
+from .services.readiness import ServiceBook
+from .services.registry import Registry
+from .site import LocalSite
+from .sources.bookmark import Bookmark
+from .sources.kmsg import Gap, KmsgSource, open_kmsg
+from .sources.ticker import Ticker
+from .store.lost import marker_path, state_lost
+from .store.rows import AddEvent, Row, SaveCursor
+from .store.store import Store
+
+log = logging.getLogger(__name__)
+
+OPEN_STORE = timedelta(seconds=5)
+VETO_DEADLINE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `bandog run` was told; None means the host's usual place."""
+
+    root: Path = Path("/")
+    etc: Path | None = None
+    state: Path | None = None
+    run: Path | None = None
+    observe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts of the host that a simulation replaces; None means the real one."""
+
+    systemd: Systemd | None = None
+    open_kmsg: Callable[[Path], int] = open_kmsg
+    policies_dir: Path | None = None
+    on_change: Callable[[IncidentChanged], None] | None = None
+
+
+class Daemon:
+    """The agent. `start` on a running loop, then `stop`; `main` does both around a signal."""
+
+    def __init__(self, settings: Settings, parts: Parts | None = None) -> None:
+        self.settings = settings
+        self.parts = parts or Parts()
+        self.paths = Paths(root=settings.root, etc_dir=settings.etc, state_dir=settings.state, run_dir=settings.run)
+        self.notifier = Notifier(os.environ)
+        self.guard = Guard()
+        self.secrets = Secrets()
+        self.clock: Clock = SystemClock(self.paths)
+        self.host = short_hostname(self.paths)
+        self.found = discover(self.paths, self.guard)
+        self.catalogue = self.found.catalogue
+        self.loaded = self._load()
+        self.config = self._usable(self.loaded)
+        self.lost: str | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _load(self) -> Loaded:
+        return load(self.paths, plugins=self.catalogue, policies_dir=self.parts.policies_dir)
+
+    def _usable(self, loaded: Loaded) -> Config:
+        """Return what is right of the configuration; a broken one never acts."""
+        config = loaded.config or loaded.salvaged or Config()
+        return replace(config, mode="observe") if self.settings.observe or loaded.config is None else config
+
+    def mode(self) -> str | tuple[str, ...]:
+        """Return what may act now: the configured mode, or observe after lost state."""
+        return "observe" if self.lost else self.config.mode
+
+    # --- building ----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Build and join everything, begin to watch, and say READY."""
+        self.guard.start()
+        self.workers = Workers(on_stuck=self._workers_stuck)
+        self.store = Store(
+            self.paths.state / "bandog.db",
+            clock=self.clock,
+            marker=marker_path(self.paths),
+            on_stuck=self._store_stuck,
+            on_recovered=self._store_recovered,
+            on_back=self._store_back,
+        )
+        opened = await self.store.open(OPEN_STORE)
+        self.lost = state_lost(opened, None)
+        saved = await self.store.load()
+        self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock))
+        self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
+        self.engine = Engine(
+            self.config.policies,
+            {name: spec.traits for name, spec in self.catalogue.actions.items() if name in self.plugins.actions},
+            host=self.host,
+            incidents=saved.incidents,
+            requests=[(one.request, one.state, one.why) for one in saved.requests],
+            memory=saved.memory,
+        )
+        self.holds = gates.Holds(saved.holds)
+        self._build_site()
+        self._build_sender()
+        self.executor = self._executor()
+        self.pipeline = Pipeline(self.engine, self.plugins.detectors, self._outlets(), self.clock.now, self.guard)
+        self.kmsg = self._kmsg(saved.cursors)
+        self.house = Housekeeping(self)
+        self.sender.start(saved.messages)
+        self.executor.resume(saved.requests)
+        self._report_start()
+        self.kmsg.start(self.pipeline.feed)
+        self._begin()
+        self.control = Control(self.paths.run / "control", self._operations().table())
+        try:
+            await self.control.start()
+        except OSError as error:
+            log.error("no control socket path=%s why=%s", self.paths.run, error)
+        self.notifier.ready(self.house.summary())
+
+    def _build_site(self) -> None:
+        self.children = Children()
+        self.http = HttpClient()
+        self.systemd = self.parts.systemd or SystemdBus.of_host(self.paths)
+        self.locator = Locator(self.paths, Registry(self.config.services))
+        self.site = LocalSite(
+            paths=self.paths,
+            clock=self.clock,
+            systemd=self.systemd,
+            children=self.children,
+            http=self.http,
+            hostname=self.host,
+            loop=asyncio.get_running_loop(),
+            note=lambda request, facts: self.executor.note(request, facts),
+            tell=self._tell_request,
+        )
+        self.services = ServiceBook(Registry(self.config.services), self.site)
+        self.site.services = self.services
+
+    def _build_sender(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.last_sink = LastSink(self.paths, self.clock, self.secrets, child=self.site.child)
+        self.sender = Sender(
+            self._targets(),
+            host=self.host,
+            clock=self.clock,
+            secrets=self.secrets,
+            last=self.last_sink,
+            save=lambda row: loop.call_soon_threadsafe(self.commit, row),
+            policy_of={policy.name: policy for policy in self.config.policies}.get,
+        )
+
+    def _targets(self) -> dict[str, list[str]]:
+        targets: dict[str, list[str]] = {}
+        for name, target in self.config.notify.items():
+            targets[name] = []
+            for url in target.urls:
+                try:
+                    targets[name] += read_secret(url, self.paths.etc, os.environ)
+                except SecretError as error:
+                    log.error("notification target has no address target=%s why=%s", name, error)
+        for url in (url for urls in targets.values() for url in urls):
+            self.secrets.add_url(url)
+        return targets
+
+    def _executor(self) -> Executor:
+        veto = self.found.manager.hook.veto
+        return Executor(
+            site=self.site,
+            clock=self.clock,
+            store=self.store,
+            ledger=self.ledger,
+            workers=self.workers,
+            actions=self.plugins.actions,
+            gates=(
+                gates.HoldGate(self.holds, paths=self.paths, clock=self.clock, workers=self.workers),
+                gates.PackageGate(paths=self.paths, workers=self.workers),
+                gates.KubeletGate(
+                    lambda: self.config.kubernetes, paths=self.paths, clock=self.clock, workers=self.workers
+                ),
+                gates.BootGate(self.clock),
+                gates.WindowGate(lambda: self.config.windows, self.clock),
+                gates.VetoGate(veto, self.workers),
+            ),
+            report=lambda report: self.pipeline.apply(report),
+            incident_of=lambda number: self.engine.incidents.get(number),
+            service_of=lambda name: {one.name: one for one in self.services.registry}.get(name),
+            mode=self.mode,
+            on_tripped=self._tripped,
+        )
+
+    def _outlets(self) -> Outlets:
+        return Outlets(
+            commit=self.commit,
+            tell=self.sender.tell,
+            submit=self.executor.submit,
+            drop=self.executor.drop,
+            announce=self._announce,
+            annotate=self._annotate,
+            cursor=self.cursor,
+            take=lambda identity: self.kmsg.take(identity),
+            unplug=self.found.drop,
+        )
+
+    def _kmsg(self, cursors: tuple[SaveCursor, ...]) -> KmsgSource:
+        boot = self.clock.now().boot_id
+        marks = [Bookmark.parse(one.position, boot_id=boot) for one in cursors if one.source == KmsgSource.name]
+        return KmsgSource(
+            self.paths.kmsg,
+            self.clock,
+            needles=[needle for one in self.plugins.detectors for needle in one.needles],
+            is_open=lambda: self.pipeline.is_open(),
+            mark=next((mark for mark in marks if mark is not None), None),
+            on_gap=lambda gap: self.house.on_gap(gap),
+            opener=self.parts.open_kmsg,
+        )
+
+    def _begin(self) -> None:
+        """Start what runs by the clock."""
+        heartbeat = self.config.heartbeat
+        self.heartbeat: Heartbeat | None = None
+        if heartbeat is not None:
+            with suppress(SecretError):
+                url = read_secret(heartbeat.url, self.paths.etc, os.environ)[0]
+                self.secrets.add_url(url)
+                self.heartbeat = Heartbeat(
+                    url, every=heartbeat.every, http=self.http, clock=self.clock, secrets=self.secrets
+                )
+                self.heartbeat.start()
+        self.ticker = Ticker(self.house.tick)
+        self.ticker.start()
+        self.probings = [
+            Probing(probe, self.site, self.clock, self.workers.run, self.pipeline.found)
+            for probe in self.plugins.probes
+        ]
+        for work in (*(one.loop() for one in self.probings), self.house.loop()):
+            self._spawn(work)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def _operations(self) -> Operations:
+        return Operations(
+            clock=self.clock,
+            pipe=self.pipeline,
+            executor=self.executor,
+            holds=self.holds,
+            registry=lambda: self.services.registry,
+            incidents=lambda: self.engine.incidents,
+            kinds=lambda: tuple(self.catalogue.kinds),
+            commit=self.commit,
+            status=self.house.status,
+            plugins=self.house.plugin_lines,
+            test_targets=self.house.test_targets,
+            disarmed=lambda: self.lost is not None,
+            rearmed=self._rearmed,
+            reload=self.reload,
+        )
+
+    # --- what the parts call -------------------------------------------------------------------
+
+    def commit(self, *rows: Row) -> asyncio.Future[None]:
+        """Hand rows to the store."""
+        return self.store.commit(*rows)
+
+    def _annotate(self, finding: Finding) -> Finding:
+        if finding.raised and finding.live and not finding.drill:
+            ended = self.ledger.fault_seen(finding.kind, finding.subject, finding.facts, finding.at)
+            if ended:
+                self.executor.save_budgets()
+        return self.locator.annotate(finding) if not finding.services else finding
+
+    def cursor(self) -> SaveCursor | None:
+        position = self.kmsg.position()
+        if position is None:
+            return None
+        return SaveCursor(source=self.kmsg.name, boot_id=self.clock.now().boot_id, position=position)
+
+    def _announce(self, change: IncidentChanged) -> None:
+        if self.parts.on_change is not None:
+            self.parts.on_change(change)
+        hook = self.found.manager.hook.incident_changed
+        if hook.get_hookimpls():
+            self._spawn_quietly(lambda: hook(incident=change.incident, change=change.what), "incident_changed")
+
+    def _spawn_quietly(self, call: Callable[[], Any], name: str) -> None:
+        async def work() -> None:
+            try:
+                await self.workers.run(call, deadline=VETO_DEADLINE, name=name)
+            # A plugin at work, the second door: its failure has no effect on the incident.
+            except Exception as error:
+                log.warning("hook failed hook=%s why=%s", name, error)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.append(task)
+        task.add_done_callback(lambda done: self._tasks.remove(done) if done in self._tasks else None)
+
+    def _tell_request(self, request: Request, to: Sequence[str], text: str, urgent: bool) -> None:
+        incident = self.engine.incidents.get(request.incident)
+        if incident is not None:
+            self.sender.tell_request(incident, to=to, text=text, urgent=urgent)
+
+    def say(self, kind: str, severity: Severity, *, raised: bool = True, **facts: str | int | None) -> None:
+        """State a fact about the agent itself."""
+        self.pipeline.say(kind, subjects.AGENT, severity, raised=raised, **facts)
+
+    def _workers_stuck(self, names: tuple[str, ...]) -> None:
+        self.say("agent.workers-stuck", Severity.ERROR, count=len(names), why=", ".join(names))
+
+    def _store_stuck(self, stuck: timedelta, why: str) -> None:
+        self.say("agent.store-stuck", Severity.CRITICAL, seconds=round(stuck.total_seconds()), why=why)
+
+    def _store_recovered(self, stuck: timedelta) -> None:
+        self.say("agent.store-stuck", Severity.CRITICAL, raised=False, seconds=round(stuck.total_seconds()))
+
+    def _store_back(self) -> None:
+        """The database that could not be opened at the start is there: start again with what it holds."""
+        log.warning("starting again with the database path=%s", self.store.path)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def refill(self, gap: Gap) -> int:
+        """Feed what the journal still holds of a gap; return how many records that were."""
+        return 0
+
+    async def try_target(self, name: str, by: str) -> tuple[str, bool, str]:
+        """Send a test message to one target and say what became of it."""
+        return (name, False, "not yet")
+
+    def _tripped(self, why: str) -> None:
+        self.say("agent.breaker-tripped", Severity.CRITICAL, why=why)
+
+    def _rearmed(self) -> None:
+        self.lost = None
+        for kind in ("agent.breaker-tripped", "agent.state-lost"):
+            self.say(kind, Severity.CRITICAL, raised=False)
+
+    def _report_start(self) -> None:
+        self.commit(AddEvent(incident=0, at=self.clock.now(), what="started", why=f"mode {self.mode()}"))
+        for report in self.plugins.reports:
+            if report.state == "broken":
+                subject = subjects.plugin(report.name)
+                self.pipeline.say("agent.plugin-broken", subject, Severity.ERROR, plugin=report.name, why=report.why)
+        if self.lost:
+            self.say("agent.state-lost", Severity.CRITICAL, why=self.lost)
+        self._report_config(self.loaded)
+
+    def _report_config(self, loaded: Loaded) -> None:
+        if loaded.errors:
+            first = str(loaded.errors[0])
+            self.say("agent.config-broken", Severity.ERROR, count=len(loaded.errors), first=first)
+        else:
+            self.say("agent.config-broken", Severity.ERROR, raised=False, count=0)
+
+    # --- reload and end ------------------------------------------------------------------------
+
+    async def reload(self) -> str:
+        """Read the configuration again and swap it in whole, or keep the old one and report."""
+        self.notifier.reloading()
+        try:
+            loaded = await self.workers.run(self._load, deadline=timedelta(seconds=30), name="reload")
+            self._report_config(loaded)
+            if loaded.config is None:
+                return f"the old configuration stays: {len(loaded.errors)} problems, first {loaded.errors[0]}"
+            self._swap(self._usable(loaded), loaded)
+            return f"{len(self.config.policies)} policies and {len(self.config.services)} services in force"
+        finally:
+            self.notifier.ready(self.house.summary())
+
+    def _swap(self, config: Config, loaded: Loaded) -> None:
+        self.config, self.loaded = config, loaded
+        registry = Registry(config.services)
+        self.services.replace(registry)
+        self.locator.registry = registry
+        self.ledger.limits = Limits.of(config.budgets)
+        self.sender.retarget(self._targets())
+        self.house.replace_policies(config)
+        self.executor.poke()
+
+    async def stop(self) -> None:
+        """Stop watching, let what acts come to its end for a moment, write what waits."""
+        self.notifier.stopping()
+        self.kmsg.stop()
+        self.ticker.stop()
+        await self.control.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.executor.close()
+        cursor = self.cursor()
+        if cursor is not None:
+            self.commit(cursor)
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+        await asyncio.to_thread(self.sender.stop, timedelta(seconds=1))
+        await self.store.close(timedelta(seconds=1))
+        self.workers.close()
+        self.children.close()
+        self.guard.stop()
+
+
+def main(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code."""
+    daemon = Daemon(settings)
+    logs = Logs(daemon.config.log_level, [MaskingFilter(daemon.secrets)])
+    guard_crashes(daemon.secrets)
+    try:
+        asyncio.run(_live(daemon))
+    finally:
+        logs.stop()
+    # A thread that hangs on a dead disk must not keep the process: everything that can be saved is.
+    os._exit(0)
+
+
+async def _live(daemon: Daemon) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: daemon.house.later(daemon.reload()))
+    await daemon.start()
+    await ended.wait()
+    await daemon.stop()

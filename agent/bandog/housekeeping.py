@@ -1,0 +1,202 @@
+"""What the daemon does by the clock and what it tells of itself: ticks, cursor, tables, metrics, status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from .config import Config
+from .domain.changes import PoliciesReplaced
+from .domain.model import Instant, Severity, to_json
+from .host.systemd_types import SystemdError
+from .runtime import metrics, report
+from .runtime.workers import WorkersBusy, WorkerTimeout
+from .sources.kmsg import Gap
+
+if TYPE_CHECKING:
+    from .daemon import Daemon
+
+log = logging.getLogger(__name__)
+
+REFRESH = timedelta(seconds=5)
+METRICS_EVERY = 3  # refreshes
+DEADLINE = timedelta(seconds=10)
+
+
+class Housekeeping:
+    """Belongs to one daemon and reads its parts; it decides nothing."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._started = daemon.clock.now()
+        self._lag = timedelta()
+        self._position: str | None = None
+        self._states: dict[str, str] = {}
+        self._later: set[asyncio.Task[Any]] = set()
+
+    # --- by the clock --------------------------------------------------------------------------
+
+    def tick(self, late: timedelta) -> None:
+        """Once a second, on the loop: the ping comes from here and from nowhere else."""
+        daemon = self._daemon
+        self._lag = late
+        daemon.notifier.ping()
+        daemon.pipeline.tick()
+        if daemon.heartbeat is not None and daemon.store.stuck_for() is None:
+            daemon.heartbeat.beat()
+        for hold in daemon.holds.expired(daemon.clock.now()):
+            daemon.holds.drop(hold.target)
+            daemon.executor.poke()
+
+    async def loop(self) -> None:
+        """Every five seconds: who runs where, how far we have read, what the metrics are."""
+        rounds = 0
+        while True:
+            await self._in_worker(self._daemon.locator.refresh, "locate")
+            self._save_position()
+            await self._ask_units()
+            if rounds % METRICS_EVERY == 0 and self._daemon.config.metrics_textfile is not None:
+                path, status = self._daemon.config.metrics_textfile, self.status()
+                await self._in_worker(lambda p=path, s=status: metrics.write(p, s), "metrics")
+            rounds += 1
+            await self._daemon.clock.sleep(REFRESH)
+
+    async def _in_worker(self, call: Any, name: str) -> None:
+        try:
+            await self._daemon.workers.run(call, deadline=DEADLINE, name=name)
+        except (WorkerTimeout, WorkersBusy, OSError, ValueError) as error:
+            log.warning("housekeeping failed part=%s why=%s", name, error)
+
+    def _save_position(self) -> None:
+        cursor = self._daemon.cursor()
+        if cursor is not None and cursor.position != self._position and self._daemon.store.stuck_for() is None:
+            self._position = cursor.position
+            self._daemon.commit(cursor)
+
+    async def _ask_units(self) -> None:
+        states = {}
+        for service in self._daemon.services.registry:
+            try:
+                unit = await self._daemon.systemd.unit(service.unit)
+                states[service.name] = f"{unit.active_state} ({unit.sub_state})"
+                if unit.load_state == "not-found":
+                    states[service.name] = "unit not found"
+                elif unit.active_state == "active":
+                    self._daemon.ledger.healthy(service.name, self._daemon.clock.now())
+            except SystemdError as error:
+                states[service.name] = f"unknown: {error}"
+        self._states = states
+
+    def later(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` beside everything else."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def on_gap(self, gap: Gap) -> None:
+        """Records were overwritten before we read them: say so, and look for them in the journal."""
+        self.later(self._refill(gap))
+
+    async def _refill(self, gap: Gap) -> None:
+        daemon = self._daemon
+        found = await daemon.refill(gap)
+        daemon.kmsg.close_gap(gap)
+        daemon.say("agent.kmsg-lost", Severity.WARNING, source="kmsg", count=gap.count, refilled=found)
+
+    def replace_policies(self, config: Config) -> None:
+        """Hand the policies of a reload to the engine."""
+        self._daemon.pipeline.apply(PoliciesReplaced(policies=config.policies))
+
+    # --- telling of itself ---------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """One line for `systemctl status`."""
+        daemon = self._daemon
+        alive = sum(not one.state.ended for one in daemon.engine.incidents.values())
+        mode = daemon.mode()
+        words = mode if isinstance(mode, str) else ", ".join(mode)
+        return (
+            f"mode {words}; {len(daemon.config.policies)} policies, {len(daemon.config.services)} services, "
+            f"{alive} open incidents"
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The whole state, as `bandog status --json` prints it."""
+        daemon = self._daemon
+        now = daemon.clock.now()
+        alive = report.open_incidents(daemon.engine.incidents.values())
+        stuck = daemon.store.stuck_for()
+        breaker = daemon.lost or (daemon.ledger.breaker.why if daemon.ledger.breaker else "")
+        return {
+            "running": True,
+            "version": metadata.version("bandog"),
+            "host": daemon.host,
+            "boot_id": now.boot_id,
+            "mode": to_json(daemon.mode()),
+            "breaker": breaker,
+            "uptime": now.since(self._started).total_seconds(),
+            "lag": self._lag.total_seconds(),
+            "store": {
+                "path": str(daemon.store.path),
+                "available": daemon.store.available,
+                "stuck": stuck.total_seconds() if stuck is not None and stuck > REFRESH else 0.0,
+            },
+            "would": daemon.executor.would,
+            "sources": self._sources(now),
+            "plugins": self.plugin_lines(),
+            "services": report.service_lines(daemon.services.registry, self._states),
+            "incidents": alive,
+            "incidents_open": len(alive),
+            "waiting": [
+                {"request": one.request.id, "action": one.request.action, "state": one.state.value, "why": one.why}
+                for one in daemon.executor.under_way()
+            ],
+            "budgets": [
+                {"key": one.key, "used": one.used, "limit": one.limit, "per": to_json(one.per)}
+                for one in daemon.ledger.usage(now)
+            ],
+            "holds": report.hold_lines(daemon.holds.active(now)),
+            "notify": [to_json(one) for one in daemon.sender.states()],
+            "problems": [str(one) for one in daemon.loaded.problems],
+        }
+
+    def _sources(self, now: Instant) -> list[dict[str, Any]]:
+        daemon = self._daemon
+        state = daemon.kmsg.state
+        counts = {
+            "read": state.read,
+            "wanted": state.wanted,
+            "user": state.user_dropped,
+            "malformed": state.malformed,
+            "lost": state.lost,
+            "reopened": state.reopened,
+        }
+        word = "not watched" if state.problem else "watched"
+        lines = [report.source_line("kmsg", word, state.problem or "", counts, state.caught_up)]
+        for one in daemon.probings:
+            word = "not watched" if one.misses else "watched"
+            lines.append(report.source_line(one.probe.name, word, one.why, {"misses": one.misses}, one.last_answer))
+        return lines
+
+    def plugin_lines(self) -> list[dict[str, Any]]:
+        """Every plugin and what became of it."""
+        working = {one.name for one in self._daemon.pipeline.detectors}
+        lines = []
+        for one in self._daemon.plugins.reports:
+            line = to_json(one)
+            is_detector = any(one.name == detector.name for detector in self._daemon.plugins.detectors)
+            if is_detector and one.name not in working:
+                line |= {"state": "broken", "why": "taken out after it failed at work; see incidents"}
+            lines.append(line)
+        return lines
+
+    async def test_targets(self, targets: Sequence[str], by: str) -> list[tuple[str, bool, str]]:
+        """Send a test message to each target and wait for what becomes of it."""
+        daemon = self._daemon
+        known = daemon.config.notify
+        names = list(targets) or list(known)
+        return [await daemon.try_target(name, by) for name in names]
