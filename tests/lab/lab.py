@@ -114,7 +114,7 @@ class Lab:
 
         def newest() -> dict[str, Any] | None:
             found = [one for one in self.incidents() if one["policy"] == policy]
-            return found[-1] if found else None
+            return found[0] if found else None
 
         return wait_until(f"an incident of {policy}", seconds, newest)
 
