@@ -67,6 +67,7 @@ class Suspect:
 
 
 Key = tuple[int, int]  # thread id, start time: a thread id alone is used again
+Aspect = tuple[str, int]  # subject, thread id: what a clearing answers to
 
 
 class HungTaskScan(Probe):
@@ -83,7 +84,8 @@ class HungTaskScan(Probe):
         super().__init__(options)
         self._watch = Watch()
         self._suspects: dict[Key, Suspect] = {}
-        self._raised: set[str] = set()
+        self._raised: set[Aspect] = set()
+        self._polls = 0
         self._host_round: Instant | None = None
         self._blind = ""
 
@@ -98,6 +100,7 @@ class HungTaskScan(Probe):
             seen = self._look(site, now)
         except OSError as error:
             return [Unknown(kind="task.hung", why=f"/proc cannot be read: {error}")]
+        self._polls += 1
         before, told = self._suspects, self._raised
         self._suspects = self._follow(site, seen, now)
         return [*self._state(site, now), *self._moving(before, told, now), *self._blindness(now)]
@@ -156,13 +159,14 @@ class HungTaskScan(Probe):
         for one in sorted(self._suspects.values(), key=lambda one: (one.first.boottime, one.task.pid)):
             if self._counts(site, one, now):
                 groups.setdefault((one.task.tgid, one.task.comm), []).append(one)
-            elif one.task.state == "D":
+            elif one.task.state == "D" and (one.samples >= 2 or self._polls <= SAMPLES):
+                # After a start of ours, whatever waits may have been reported before it.
                 young.add(one.subject)
         ranked = sorted(groups.values(), key=lambda group: group[0].task.tgid not in self._watch.units)
-        self._raised = {group[0].subject for group in ranked[:MAX_FINDINGS]}
+        self._raised = {(group[0].subject, group[0].task.pid) for group in ranked[:MAX_FINDINGS]}
         for group in ranked[:MAX_FINDINGS]:
             yield self._finding(group[0], len(group), now)
-        for subject in sorted(young - self._raised):
+        for subject in sorted(young):
             yield Unknown(kind="task.hung", subject=subject, why="stands still, but not yet for long enough")
 
     def _counts(self, site: Site, one: Suspect, now: Instant) -> bool:
@@ -214,10 +218,11 @@ class HungTaskScan(Probe):
             facts={name: value for name, value in known.items() if value is not None},
             live=True,
             burst=str(task.pid),
+            aspect=str(task.pid),
             window=facts.EPISODE,
         )
 
-    def _moving(self, before: Mapping[Key, Suspect], told: set[str], now: Instant) -> Iterator[Finding]:
+    def _moving(self, before: Mapping[Key, Suspect], told: set[Aspect], now: Instant) -> Iterator[Finding]:
         """Say of a task that stood still for a while that it moves again or has gone.
 
         It may be khungtaskd that reported it, and the kernel never says that a task has recovered.
@@ -225,14 +230,10 @@ class HungTaskScan(Probe):
         other at the last look at the whole host. What this probe itself reported (`told`) clears by
         being left out.
         """
-        standing = {one.subject for one in self._suspects.values() if one.task.state == "D"}
-        done = standing | told
         for key, one in before.items():
-            again = self._suspects.get(key)
-            seen_enough = one.samples >= 2 or not self._ours(one)
-            if not seen_enough or one.task.state != "D" or again is one or one.subject in done:
+            still = self._suspects.get(key) is one or (one.subject, one.task.pid) in told
+            if still or one.task.state != "D" or (one.samples < 2 and self._ours(one)):
                 continue
-            done.add(one.subject)
             yield Finding(
                 kind="task.hung",
                 subject=one.subject,
@@ -243,6 +244,7 @@ class HungTaskScan(Probe):
                 facts={"pid": one.task.pid, "comm": one.task.comm, "tgid": one.task.tgid, "by": "scan"},
                 live=True,
                 burst=str(one.task.pid),
+                aspect=str(one.task.pid),
             )
 
     def _blindness(self, now: Instant) -> Iterator[Finding]:
@@ -256,6 +258,7 @@ class HungTaskScan(Probe):
                 facts={"what": facts.REPORTS, "text": self._blind},
                 live=True,
                 burst="hung-task",
+                aspect="hung-task",
             )
 
 

@@ -101,6 +101,7 @@ class HungTask(LogDetector):
             severity=facts.severity(str(known["class"]), one.head.seconds),
             facts=known,
             burst=str(one.head.pid),
+            aspect=str(one.head.pid),
             window=facts.EPISODE,
         )
 
@@ -129,6 +130,7 @@ def _blind(record: Record) -> Finding:
         severity=Severity.WARNING,
         facts={"what": facts.REPORTS, "text": record.text[:200]},
         burst="hung-task",
+        aspect="hung-task",
     )
 
 

@@ -14,9 +14,10 @@ from stuck_task import StuckTask
 from bandog import Finding, Severity, Unknown, processes
 from bandog.host.paths import Paths
 from bandog.services.registry import Service
-from bandog.testing import FakeHost, FakeServices, FakeSite
+from bandog.testing import FakeHost, FakeServices, FakeSite, feed
 from bandog_plugins.detectors._hung_scan import HungTaskScan, ScanOptions
 from bandog_plugins.detectors._hung_watch import SHARE
+from bandog_plugins.detectors.hung_task import HungTask
 
 UNIT = "vllm-qwen.service"
 GROUP = f"/system.slice/{UNIT}"
@@ -106,7 +107,7 @@ def test_a_shorter_wait_that_ends_is_cleared_in_so_many_words(scan: Scan) -> Non
     scan.host.task(700, "VLLM::EngineCor", "S")
     (cleared,) = scan.rounds(1)
     assert isinstance(cleared, Finding)
-    assert (cleared.raised, cleared.subject) == (False, "task:VLLM::EngineCor")
+    assert (cleared.raised, cleared.subject, cleared.aspect) == (False, "task:VLLM::EngineCor", "700")
     assert scan.rounds(1) == []
 
 
@@ -125,12 +126,24 @@ def test_a_moment_of_d_in_a_service_is_not_worth_a_word(scan: Scan) -> None:
     assert scan.rounds(1) == []
 
 
-def test_as_long_as_another_task_of_that_name_stands_still_nothing_clears(scan: Scan) -> None:
+def test_of_two_tasks_with_one_name_only_the_one_that_moves_clears(scan: Scan) -> None:
     scan.host.task(700, "pt_data_worker", "D", tid=701)
     scan.host.task(700, "pt_data_worker", "D", tid=702)
-    scan.rounds(2)
+    scan.rounds(3)
     scan.host.task(700, "pt_data_worker", "S", tid=701)
-    assert [type(one) for one in scan.rounds(1)] == [Unknown]
+    (finding, cleared) = scan.rounds(1)
+    assert isinstance(finding, Finding)
+    assert isinstance(cleared, Finding)
+    assert (finding.raised, finding.aspect) == (True, "702")
+    assert (cleared.raised, cleared.aspect) == (False, "701")
+
+
+def test_the_scan_and_the_kernels_report_speak_of_one_thing(scan: Scan) -> None:
+    scan.host.task(700, "VLLM::EngineCor", "D")
+    (scanned,) = raised(scan.rounds(4))
+    (reported,) = feed(HungTask(), ["INFO: task VLLM::EngineCor:700 blocked for more than 122 seconds."])
+    assert scanned.key() == reported.key()
+    assert scanned.burst == reported.burst
 
 
 def test_elsewhere_on_the_host_it_takes_two_minutes(scan: Scan) -> None:
@@ -145,7 +158,7 @@ def test_elsewhere_on_the_host_it_takes_two_minutes(scan: Scan) -> None:
 def test_a_wait_that_begins_between_two_looks_at_the_host_is_found_by_the_next(scan: Scan) -> None:
     scan.rounds(1)
     scan.host.task(900, "rsync", "D")
-    assert scan.rounds(11) == []
+    assert scan.rounds(12) == []
     assert [type(one) for one in scan.rounds(1)] == [Unknown]
 
 
@@ -233,9 +246,8 @@ def test_a_huge_process_is_looked_at_in_turns_but_its_leader_always(scan: Scan) 
     scan.rounds(2)
     scan.host.task(700, "last", "D", tid=700 + SHARE + 500)
     scan.host.task(700, "leader", "D")
-    subjects = [{one.subject for one in scan.rounds(1)} for _ in range(2)]
-    assert "task:leader" in subjects[0]
-    assert "task:last" in subjects[1]
+    subjects = [{one.subject for one in scan.rounds(1)} for _ in range(3)]
+    assert subjects == [set(), {"task:leader"}, {"task:leader", "task:last"}]
 
 
 def test_exhausted_reports_make_the_log_blind_until_somebody_allows_more(scan: Scan) -> None:
