@@ -40,11 +40,6 @@ class HungTask(LogDetector):
         self._blocks: OrderedDict[str, block.Block] = OrderedDict()
         self._episodes: OrderedDict[int, tuple[block.Headline, Instant, int]] = OrderedDict()
 
-    @property
-    def oldest(self) -> Record | None:
-        """The headline of the oldest block under way; a stored cursor must stay before it."""
-        return min((one.first for one in self._blocks.values()), key=_read_order, default=None)
-
     def feed(self, record: Record) -> Iterable[Finding]:
         """Take one record; returns the findings of the blocks that it ends."""
         if not record.kernel:
@@ -150,10 +145,6 @@ def _apart(one: Instant, other: Instant) -> timedelta:
     if one.boot_id != other.boot_id:
         return timedelta.max
     return abs(other.boottime - one.boottime)
-
-
-def _read_order(record: Record) -> tuple[int, timedelta]:
-    return (record.seq if record.seq is not None else -1, record.at.boottime)
 
 
 @hookimpl

@@ -196,10 +196,8 @@ def test_the_block_stays_open_until_its_end_and_keeps_the_headline_as_its_record
     records = kernel_records([HEAD, STATE, *TRACE], clock=clock)
     assert [list(detector.feed(record)) for record in records] == [[]] * len(records)
     assert detector.open
-    assert detector.oldest is records[0]
     (finding,) = detector.flush(clock.now().plus(timedelta(seconds=1)))
     assert not detector.open
-    assert detector.oldest is None
     assert (finding.record, finding.line, finding.at) == (records[0].identity, 1, records[0].at)
     assert finding.live
 
