@@ -111,7 +111,7 @@ def _check_facts(judge: Judge, model: PolicyModel, facts: Mapping[str, type]) ->
 
 
 def _check_range(judge: Judge, path: Place, test: FactRange, name: str, wanted: type) -> None:
-    if test.min is None and test.max is None and test.glob is None:
+    if not judge.document.has_below(path):
         judge.say("empty", path)
     if test.min is not None and test.max is not None and test.min > test.max:
         judge.say("min-max", path, least=f"{test.min:g}", most=f"{test.max:g}")
@@ -179,9 +179,10 @@ def check_service(
         (("ready",), model.ready, ("http", "tcp", "command", "unit")),
         (("progress",), model.progress, ("metrics", "log", "file", "command")),
     ):
-        if part is None:
+        if part is None or not isinstance(document.value.get(path[0]), dict):
             continue
-        found = [name for name in names if getattr(part, name) is not None]
+        # A value that does not fit has been reported already and counts as there.
+        found = [name for name in names if (*path, name) in document.values]
         if len(found) != 1:
             told = f"there are {' and '.join(found)}" if found else "there is none"
             judge.say("exactly-one", path, names=", ".join(names), found=told)

@@ -61,7 +61,7 @@ class Reading:
     safe_main: MainModel = field(default_factory=MainModel)
     good_policies: list[Policy] = field(default_factory=list)
     good_services: list[Service] = field(default_factory=list)
-    shipped_targets: dict[str, int] = field(default_factory=dict)
+    shipped_targets: dict[str, None] = field(default_factory=dict)
 
     def main_file(self) -> None:
         """Read `bandog.yaml` and `conf.d`."""
@@ -97,8 +97,8 @@ class Reading:
             self.problems += found
             if policy is not None and not _errors(found):
                 self.good_policies.append(policy)
-        for name, count in self.shipped_targets.items():
-            self.problems.append(Problem.of("nobody-told", MAIN_FILE, is_warning=True, name=name, count=count))
+        for name in self.shipped_targets:
+            self.problems.append(Problem.of("nobody-told", MAIN_FILE, is_warning=True, name=name))
 
     def _policy(self, source: Source, names: dict[str, str]) -> tuple[Policy | None, list[Problem]]:
         document, found = read_document(source.data, source.shown)
@@ -110,8 +110,7 @@ class Reading:
             unknown = [one for one in found if one.code == "unknown-target"]
             found = [one for one in found if one.code != "unknown-target"]
             if unknown and policy is not None and self.main is not None:
-                for name in {*policy.notify} - {*self.main.notify}:
-                    self.shipped_targets[name] = self.shipped_targets.get(name, 0) + 1
+                self.shipped_targets.update(dict.fromkeys({*policy.notify} - {*self.main.notify}))
         if policy is not None:
             _claim(names, policy.name, document, "policy", "duplicate-policy", found, {"name": policy.name})
         return policy, found

@@ -119,6 +119,6 @@ def hint(name: str, known: Iterable[str]) -> str:
     if near:
         return f'; did you mean "{near[0]}"?'
     if not names:
-        return "; there is none"
+        return "; none is known"
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return f"; known: {shown}"

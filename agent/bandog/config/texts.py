@@ -24,6 +24,7 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "control": "character U+{char} is not allowed; remove it",
         "tab": "there is a tab; use blanks",
         "yaml": "no valid YAML: {why}",
+        "colon": '": " is not allowed here; put quotes around text that holds it, or mend the indentation',
         "directive": "directives (%YAML, %TAG) are not read; remove the line",
         "documents": "a second document begins here; write one document a file",
         "anchor": "anchors (&name) are not read; write the value where it is used",
@@ -38,6 +39,7 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "missing-key": 'key "{key}" is missing; {example}',
         "text-wanted": "must be text, not {value}; put quotes around it",
         "number-wanted": "must be a whole number, not {value}",
+        "float-wanted": "must be a number, not {value}",
         "bool-wanted": "must be true or false, not {value}",
         "list-wanted": "must be a list ([a, b]), not {value}",
         "one-of": "must be {wanted}, not {value}{hint}",
@@ -81,7 +83,7 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "hides-shipped": "replaces a shipped policy that may have changed since; compare it with {other}, "
         'then write the line "# replaces: {digest}"',
         "no-window": "waits for a window, and none is set; it will ask a person instead",
-        "nobody-told": 'no notify target is called "{name}", which {count} shipped policies tell; '
+        "nobody-told": 'no notify target is called "{name}", which the shipped policies tell; '
         "set notify: in bandog.yaml, else only the console hears of it",
         "credential-missing": 'credential "{name}" is not there yet; write it to {where} (root only)',
         "secret-readable": "holds a notification URL and can be read by others; run: chmod 600 {name}",

@@ -30,8 +30,8 @@ _WANTED = {
     "int_type": "number-wanted",
     "int_from_float": "number-wanted",
     "int_parsing": "number-wanted",
-    "float_type": "number-wanted",
-    "float_parsing": "number-wanted",
+    "float_type": "float-wanted",
+    "float_parsing": "float-wanted",
     "bool_type": "bool-wanted",
     "bool_parsing": "bool-wanted",
     "list_type": "list-wanted",
@@ -94,8 +94,7 @@ def _partial(model: type[M], raw: Any, details: list[ErrorDetails]) -> M | None:
     """Return what is left of `raw` without the keys that something is wrong with, if that is enough."""
     raw = copy.deepcopy(raw)
     for _ in range(4):  # what is missing now may make the map around it unfit: one level a round
-        for detail in details:
-            path = _path(raw, detail)
+        for path, detail in [(_path(raw, detail), detail) for detail in details]:
             keys = [end for end, step in enumerate(path) if isinstance(step, str)]
             if detail["type"] == "missing":
                 keys.pop()
@@ -187,25 +186,26 @@ def _holds(raw: Any, step: int | str) -> bool:
 def _keys(model: type[BaseModel], path: Path) -> set[str]:
     """Return the keys that are known at `path` below `model`."""
     found: set[str] = set()
-    for one in _models(model, path):
+    for one in models_at(model, path):
         found |= {field.alias or name for name, field in one.model_fields.items()}
     return found
 
 
-def _models(annotation: Any, path: Path) -> set[type[BaseModel]]:
+def models_at(annotation: Any, path: Path) -> set[type[BaseModel]]:
+    """Return the models that may stand at `path` below a model or type annotation."""
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _models(arguments[0], path)
+        return models_at(arguments[0], path)
     if origin in (typing.Union, types.UnionType):
-        return set().union(*(_models(one, path) for one in arguments))
+        return set().union(*(models_at(one, path) for one in arguments))
     if origin in (list, tuple, dict) and path:
-        return _models(arguments[1] if origin is dict else arguments[0], path[1:])
+        return models_at(arguments[1] if origin is dict else arguments[0], path[1:])
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return set()
     if not path:
         return {annotation}
     for name, field in annotation.model_fields.items():
         if (field.alias or name) == path[0]:
-            return _models(field.annotation, path[1:])
+            return models_at(field.annotation, path[1:])
     return set()

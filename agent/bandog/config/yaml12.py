@@ -41,6 +41,10 @@ class Document:
     keys: dict[Path, tuple[str, Place]] = field(default_factory=dict)
     values: dict[Path, tuple[str, Place]] = field(default_factory=dict)
 
+    def has_below(self, path: Path) -> bool:
+        """Return whether the map or list at `path` holds anything."""
+        return any(len(one) > len(path) and one[: len(path)] == path for one in self.values)
+
     def where(self, path: Path, *, key: bool = False) -> tuple[str, Place]:
         """Return file and place of the value (or key) at `path`, or of the nearest thing around it."""
         for end in range(len(path), -1, -1):
@@ -101,6 +105,10 @@ def _syntax(error: yaml.YAMLError, file: str) -> Problem:
     why = str(getattr(error, "problem", None) or "it cannot be parsed")
     context = getattr(error, "context", None)
     place = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    if why.startswith("mapping values are not allowed"):
+        return Problem.of("colon", file, place=place)
+    if "nesting depth" in why:  # libyaml's own limit, met while it looks ahead
+        return Problem.of("nesting", file, place=place)
     return Problem.of("yaml", file, place=place, why=f"{context}, {why}" if context else why)
 
 
