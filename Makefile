@@ -11,7 +11,7 @@ setup: ## install what is needed (Debian packages, .venv from the lock); leaves 
 	@packaging/setup
 
 demo: setup ## the real daemon against a simulated host, about a minute (STORY=...)
-	@STORY=$(STORY) .venv/bin/python -m bandog.demo
+	@.venv/bin/python tests/demo $(STORY)
 
 test: setup ## every test that needs no virtual machine, the linters included
 	.venv/bin/python -m pytest

@@ -1,0 +1,73 @@
+"""The real daemon on a simulated host: kernel line → policy → action → proof → message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from simhost.stage import Stage
+
+XID = "NVRM: Xid (PCI:0000:e5:00): 94, Contained: SM (0x1). RST: No, D-RST: No"
+
+
+def test_an_xid_leads_to_one_restart_that_is_proved_and_told(stage: Callable[..., Stage]) -> None:
+    host = stage()
+
+    async def story() -> None:
+        async with host.running():
+            before = host.pid
+            host.kernel.print(XID)
+            await host.until(lambda: bool(host.said("resolved")), 30)
+            assert host.pid != before
+
+    asyncio.run(story())
+    assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
+    titles = {one["title"] for one in host.sink.messages}
+    assert len(titles) == 1, titles
+    assert {one["incident"] for one in host.sink.messages} in ({1}, {"1"})
+
+
+def test_observe_mode_asks_for_no_job_and_says_what_it_would_have_done(stage: Callable[..., Stage]) -> None:
+    host = stage(mode="observe")
+
+    async def story() -> None:
+        async with host.running() as daemon:
+            host.kernel.print(XID)
+            await host.until(lambda: any(one.end and one.end.value == "would" for one in host.changes))
+            assert daemon.executor.would == 1
+            await host.until(lambda: any("would have" in one["message"] for one in host.sink.messages))
+
+    asyncio.run(story())
+    assert host.systemd.jobs == []
+
+
+def test_a_forged_line_of_a_process_causes_nothing(stage: Callable[..., Stage]) -> None:
+    host = stage()
+
+    async def story() -> None:
+        async with host.running() as daemon:
+            host.kernel.print(XID, priority=12)
+            host.kernel.print(f"tmpfs: Unknown parameter '{XID}'")
+            await host.until(lambda: daemon.kmsg.state.read == 2)
+            await asyncio.sleep(0.3)
+
+    asyncio.run(story())
+    assert host.systemd.jobs == []
+
+
+def test_an_xid_that_came_while_the_agent_was_down_is_acted_on_once(stage: Callable[..., Stage]) -> None:
+    host = stage()
+
+    async def story() -> None:
+        async with host.running():
+            host.kernel.print("usb 1-1: new device")
+            await asyncio.sleep(0.2)
+        host.kernel.print(XID)
+        for _ in range(2):
+            async with host.running():
+                await host.until(lambda: bool(host.said("opened")))
+                await host.until(lambda: bool(host.said("resolved")), 30)
+
+    asyncio.run(story())
+    assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
+    assert len(host.said("opened")) == 1
