@@ -55,10 +55,10 @@ class Veto(Protocol):
         """Return the first reason, or None; runs in a worker."""
 
 
-async def _look(workers: Workers, fn: Callable[[], T], name: str) -> T | str:
+async def _look(workers: Workers, fn: Callable[[], T], name: str, deadline: timedelta = LOOK) -> T | str:
     """Run a blocking look in a worker; its failure becomes the reason."""
     try:
-        return await workers.run(fn, deadline=LOOK, name=name)
+        return await workers.run(fn, deadline=deadline, name=name)
     except (WorkerTimeout, WorkersBusy, OSError) as error:
         return f"cannot tell, so wait: {error}"
 
@@ -105,8 +105,11 @@ class HoldGate:
     name = "hold"
     patient = False
 
-    def __init__(self, holds: Holds, *, paths: Paths, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self, holds: Holds, *, paths: Paths, clock: Clock, workers: Workers, deadline: timedelta = LOOK
+    ) -> None:
         self._holds = holds
+        self._deadline = deadline
         self._file = paths.etc / "hold"
         self._clock = clock
         self._workers = workers
@@ -118,7 +121,7 @@ class HoldGate:
             what = "everything" if hold.target == "*" else hold.target
             until = f" until {hold.until.utc:%Y-%m-%d %H:%M} UTC" if hold.until is not None else ""
             return f"{what} is on hold{until} by {hold.by}: {hold.reason}"
-        return await _look(self._workers, lambda: _hold_file(self._file), "gate.hold")
+        return await _look(self._workers, lambda: _hold_file(self._file), "gate.hold", self._deadline)
 
 
 def _hold_file(file: Path) -> str | None:
@@ -193,15 +196,15 @@ class KubeletGate:
         return self._seen[1]
 
     def _find(self) -> str | None:
-        for entry in os.scandir(self._proc):
-            if not entry.name.isdigit():
-                continue
+        with os.scandir(self._proc) as entries:
+            pids = [entry.name for entry in entries if entry.name.isdigit()]
+        for pid in pids:
             try:
-                comm = (self._proc / entry.name / "comm").read_bytes().decode("utf-8", "replace").strip()
+                comm = (self._proc / pid / "comm").read_bytes().decode("utf-8", "replace").strip()
             except OSError:
                 continue
             if comm in KUBELETS:
-                return f"{comm} (process {entry.name}) looks after this host; kubernetes: true lets bandog act"
+                return f"{comm} (process {pid}) looks after this host; kubernetes: true lets bandog act"
         return None
 
 
@@ -254,8 +257,9 @@ class VetoGate:
     name = "veto"
     patient = False
 
-    def __init__(self, veto: Veto, workers: Workers) -> None:
+    def __init__(self, veto: Veto, workers: Workers, *, deadline: timedelta = VETO_DEADLINE) -> None:
         self._veto = veto
+        self._deadline = deadline
         self._workers = workers
 
     async def check(self, request: Request, incident: Incident | None) -> str | None:
@@ -264,7 +268,7 @@ class VetoGate:
             return "its incident is not known, so no plugin can be asked"
         try:
             reason = await self._workers.run(
-                lambda: self._veto(request=request, incident=incident), deadline=VETO_DEADLINE, name="gate.veto"
+                lambda: self._veto(request=request, incident=incident), deadline=self._deadline, name="gate.veto"
             )
         except (WorkerTimeout, WorkersBusy) as error:
             return f"a veto refuses: {error}"
