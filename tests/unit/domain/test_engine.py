@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from chronicle import E5, START, Chronicle, ladder
+
 from bandog.domain.changes import IncidentChanged, StepReport
 from bandog.domain.engine import may_act
 from bandog.domain.model import IncidentState, Severity, StepState
 from bandog.domain.policy import FactTest, Match, Rate, Step
-from chronicle import E5, START, Chronicle, ladder
 
 
 def test_a_dying_gpu_climbs_from_restart_to_a_person() -> None:

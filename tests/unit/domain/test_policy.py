@@ -1,0 +1,77 @@
+"""What a match takes, what a mode allows, and how durations read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from chronicle import START
+
+from bandog.domain.model import Fact, Finding, Severity
+from bandog.domain.policy import FactTest, Match, Policy, Rate, allows, first_match, format_duration
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "passes"),
+    [
+        (FactTest(any_of=(94,)), 94, True),
+        (FactTest(any_of=(94, 95)), 95, True),
+        (FactTest(any_of=(94,)), 95, False),
+        (FactTest(any_of=(94,)), "94", False),
+        (FactTest(any_of=(1,)), True, False),
+        (FactTest(any_of=(True,)), 1, False),
+        (FactTest(any_of=("driver",)), None, False),
+        (FactTest(minimum=10), 10, True),
+        (FactTest(minimum=10), 9, False),
+        (FactTest(maximum=10), 11, False),
+        (FactTest(minimum=1), True, False),
+        (FactTest(minimum=1), "5", False),
+        (FactTest(glob="uvm_*"), "uvm_va_space_destroy", True),
+        (FactTest(glob="uvm_*"), "nv_uvm_", False),
+        (FactTest(glob="*"), 5, False),
+        (FactTest(any_of=(5, 50), minimum=10), 5, False),
+    ],
+)
+def test_a_fact_passes_or_not(test: FactTest, value: Fact | None, passes: bool) -> None:
+    assert test.passes(value) is passes
+
+
+def finding(**fields: object) -> Finding:
+    given = {"kind": "nvidia.xid", "subject": "gpu:x", "severity": Severity.ERROR, "at": START, **fields}
+    return Finding(**given)  # type: ignore[arg-type]  # a test's shorthand
+
+
+def test_a_match_needs_kind_subject_severity_and_every_fact() -> None:
+    match = Match(
+        kinds=("nvidia.*",),
+        subjects=("gpu:*",),
+        severity=Severity.ERROR,
+        facts={"xid": FactTest(any_of=(94,)), "row": FactTest(minimum=1)},
+    )
+    assert match.takes(finding(facts={"xid": 94, "row": 1}))
+    assert not match.takes(finding(facts={"xid": 94}))
+    assert not match.takes(finding(facts={"xid": 94, "row": 1}, kind="gpu.lost"))
+    assert not match.takes(finding(facts={"xid": 94, "row": 1}, subject="host"))
+    assert not match.takes(finding(facts={"xid": 94, "row": 1}, severity=Severity.WARNING))
+
+
+def test_the_first_in_reading_order_wins() -> None:
+    policies = [Policy(name=name, match=Match(kinds=("nvidia.xid",))) for name in ("a", "b")]
+    assert first_match(policies, finding()) is policies[0]
+    assert first_match(policies, finding(kind="x")) is None
+
+
+def test_what_a_mode_allows() -> None:
+    assert allows(None, "restart") and allows("enforce", "restart") and allows(("restart",), "restart")
+    assert not allows("observe", "restart") and not allows(("reboot",), "restart")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45s"), (600, "10m"), (5400, "1h30m"), (86400 * 7, "7d"), (0.5, "0.5s"), (0, "0s")]
+)
+def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
+    assert format_duration(timedelta(seconds=seconds)) == text
+
+
+def test_a_rate_reads_as_it_is_written() -> None:
+    assert str(Rate(count=3, per=timedelta(days=7))) == "3 per 7d"
