@@ -240,10 +240,19 @@ def _border(data: bytes) -> int:
     """Return where the last record of `data` may begin: it waits for what follows."""
     place = data.rfind(b"\n", 0, len(data) - 1)
     for _ in range(MOST_LINES):
-        if place < 0 or data[place + 1] not in b" \t}":
+        if place < 0:
             break
-        place = data.rfind(b"\n", 0, place)
+        before = data.rfind(b"\n", 0, place)
+        if data[place + 1] not in b" \t}" and not _same_stamp(data, before + 1, place + 1):
+            break
+        place = before
     return place + 1
+
+
+def _same_stamp(data: bytes, one: int, other: int) -> bool:
+    """Return whether two lines begin with the same bracketed stamp, as those of one record in dmesg -S do."""
+    end = data.find(b"]", other, other + 64)
+    return end >= 0 and data[other : end + 1] == data[one : one + end + 1 - other]
 
 
 def _decode(data: bytes, start: int, end: int) -> str:

@@ -35,7 +35,8 @@ class Version(NamedTuple):
 class Entry(NamedTuple):
     """One code. `action` may be `decode_message` or `follow_primary`: then `fallback` stands in.
 
-    `driver` is an SXid's fixed tag, or runtime, mixed, untagged, not_printed; "" for an Xid.
+    `driver` is an SXid's fixed tag, or runtime, mixed, untagged, not_printed, or log for what was a log
+    record and no error; "" for an Xid.
     """
 
     code: int
@@ -103,7 +104,7 @@ def _find(entries: dict[str, dict[str, Any]], code: int, version: Version | None
         for first, last, branches, today in raw.get("earlier", ()):
             if version.branch in branches and _between(first, version, last):
                 if today is None:  # it was a log record then, and no error
-                    return Entry(code, "", "", "info", "yes", "none", "", "untagged")
+                    return Entry(code, "", "", "info", "yes", "none", "", "log")
                 return _find(entries, today, None)
     return Entry(
         code=code,

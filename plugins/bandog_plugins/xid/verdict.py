@@ -133,7 +133,7 @@ def of_sxid(catalog: Catalog, line: SxidLine, version: Version | None) -> Verdic
         carried=carried,
     )
     fixed = {"fatal": "Fatal", "nonfatal": "Non-fatal", "correctable": "Correctable"}.get(entry.driver)
-    if line.tag in (None, fixed):
+    if line.tag in (None, fixed) or entry.driver == "log":
         return verdict
     if line.tag == "Fatal":  # never less than an error, whatever the code is elsewhere
         return verdict if verdict.severity.rank >= Severity.ERROR.rank else replace(verdict, severity=Severity.ERROR)
