@@ -12,7 +12,7 @@ from ..domain.policy import FactTest, Match, Policy, Step
 from ..domain.windows import Window
 from ..services.registry import Ready, Service, Start
 from .models import FactRange, MainModel, Model, PolicyModel, ServiceModel
-from .settings import Config, EvidenceLimits, FleetLock, Heartbeat, NotifyTarget
+from .settings import Config, FleetLock, Heartbeat, NotifyTarget
 
 D = TypeVar("D")
 
@@ -100,7 +100,6 @@ def build_config(
         kubernetes=model.kubernetes,
         metrics_textfile=None if model.metrics is None else Path(model.metrics.textfile),
         heartbeat=None if model.heartbeat is None else _with_set(Heartbeat(url=model.heartbeat.url), model.heartbeat),
-        evidence=_with_set(EvidenceLimits(), model.evidence),
         log_level=model.log_level,
         policies=policies,
         services=services,

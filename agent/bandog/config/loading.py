@@ -179,11 +179,16 @@ def _errors(problems: Sequence[Problem]) -> bool:
 
 def _plugins(main: MainModel, plugins: PluginCatalogue) -> dict[str, Mapping[str, Any] | str]:
     known = {*plugins.options, *plugins.plugins}
-    return {
+    chosen: dict[str, Mapping[str, Any] | str] = {
         name: value
         for name, value in main.plugins.items()
         if value == "off" or (name in known and isinstance(value, dict))
     }
+    own = chosen.get("evidence", {})
+    limits = main.evidence.model_dump(exclude_none=True)
+    if limits and "evidence" in plugins.options and not isinstance(own, str):
+        chosen["evidence"] = {**limits, **own}
+    return chosen
 
 
 def _what_is_right(document: Document, problems: Sequence[Problem]) -> MainModel:

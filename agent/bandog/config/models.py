@@ -228,7 +228,7 @@ class MetricsModel(Model):
 
 
 class EvidenceModel(Model):
-    """How much evidence is kept."""
+    """How much evidence the action of that name keeps; its other options stand under plugins."""
 
     max_total: values.Size | None = None
     """All bundles together; default 1GiB."""

@@ -51,20 +51,12 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceLimits:
-    """How much evidence is kept below the state directory; sizes in bytes, the oldest goes first."""
-
-    max_total: int = 1 << 30
-    max_each: int = 32 << 20
-    keep: timedelta = timedelta(days=90)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The whole configuration, checked. `policies` stand in the order in which they are tried.
 
     `mode` is observe, enforce or the actions that may act. `budgets` hold what the operator set;
-    defaults are `domain.budgets`'. `plugins` maps a name to its options or to "off".
+    defaults are `domain.budgets`'. `plugins` maps a name to its options or to "off"; the main file's
+    `evidence:` is among them, as the options of the action of that name.
     """
 
     mode: str | tuple[str, ...] = "observe"
@@ -76,7 +68,6 @@ class Config:
     kubernetes: bool = False
     metrics_textfile: Path | None = None
     heartbeat: Heartbeat | None = None
-    evidence: EvidenceLimits = EvidenceLimits()
     log_level: str = "info"
     policies: tuple[Policy, ...] = ()
     services: tuple[Service, ...] = ()

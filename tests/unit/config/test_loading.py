@@ -75,12 +75,13 @@ def test_a_main_file_becomes_values(configuration: Write) -> None:
     assert config.notify["oncall"].urls == ("file:/etc/bandog/url",)
     assert config.budgets["restart"] == Rate(count=3, per=timedelta(hours=1))
     assert config.fleet_lock is not None and config.fleet_lock.id == "me"
-    assert config.plugins == {"hung-task-scan": "off"}
+    assert config.plugins == {
+        "hung-task-scan": "off",
+        "evidence": {"max_total": 2 << 30, "keep": timedelta(days=7)},
+    }
     assert config.kubernetes is True
     assert config.metrics_textfile == Path("/run/x.prom")
     assert config.heartbeat is not None and config.heartbeat.every == timedelta(minutes=1)
-    assert (config.evidence.max_total, config.evidence.max_each) == (2 << 30, 32 << 20)
-    assert config.evidence.keep == timedelta(days=7)
     assert config.log_level == "debug"
     assert config.windows["default"].is_open(datetime(2026, 8, 1, 21, 30, tzinfo=UTC))  # Saturday 23:30 there
 
