@@ -19,6 +19,11 @@ _TIMESYNC_MARK = "/run/systemd/timesync/synchronized"
 _SYNC_CHECK_NS = 1_000_000_000
 
 
+def wall_clock() -> datetime:
+    """Return the wall clock, for what has no boot to belong to."""
+    return datetime.fromtimestamp(time.time_ns() // 1000 / 1_000_000, UTC)
+
+
 def monotonic_usec() -> int:
     """Return CLOCK_MONOTONIC in microseconds, the clock of systemd's own stamps."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
@@ -60,7 +65,7 @@ class SystemClock:
         return Instant(
             boot_id=self._boot_id,
             boottime=timedelta(microseconds=boottime // 1000),
-            utc=datetime.fromtimestamp(time.time_ns() // 1000 / 1_000_000, UTC),
+            utc=wall_clock(),
             synced=self._synced,
         )
 

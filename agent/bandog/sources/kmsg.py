@@ -7,10 +7,8 @@ error: a deaf watchdog is worse than a missed line (DESIGN sections 4, 6 and 7).
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,6 +18,9 @@ from pathlib import Path
 from ..domain.model import Instant, Record
 from ..host.site import Clock
 from .bookmark import Bookmark, Done, Neighbour, text_digest
+from .gap import Gap
+from .journal import KernelEntry
+from .kmsg_device import KmsgDevice, open_kmsg
 from .kmsg_record import RawRecord, record_fields, record_text, split_record
 from .prefilter import Prefilter
 
@@ -27,35 +28,9 @@ log = logging.getLogger(__name__)
 
 Feed = Callable[[Record], None]
 
-# A record with its fields is at most 8 KiB (PRINTK_MESSAGE_MAX, kernel/printk/internal.h); a smaller
-# buffer gets EINVAL and loses the record.
-_BUFFER = 16 * 1024
-# One turn of the loop reads so many records or so long, then ticks and pings have their turn.
-_TURN_RECORDS = 2000
-_TURN_SECONDS = 0.02
-_TURN_CHECK = 128
-_REOPEN_FIRST = 0.1
-_REOPEN_MOST = 5.0
-_POLL_SECONDS = 0.1
-_BAD_READS = 64
 # local_clock() may differ from CLOCK_MONOTONIC by NTP's largest frequency correction, 500 ppm.
 _DRIFT_PPM = 500
 _SHIFT_FROM = timedelta(milliseconds=100)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Records `first` to `last` were never read. `before` is None when nothing is known of what came before."""
-
-    first: int
-    last: int
-    before: Neighbour | None
-    after: Neighbour
-
-    @property
-    def count(self) -> int:
-        """How many records are missing."""
-        return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +51,6 @@ class KmsgState:
     last_seq: int | None
     problem: str | None
     caught_up: Instant | None
-
-
-def open_kmsg(path: Path) -> int:
-    """Open the kernel's log for non-blocking reads at the oldest record held; raises OSError.
-
-    A FIFO, as tests and the demo use in its place, is opened for writing too, so that it never ends.
-    """
-    flags = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    fifo = stat.S_ISFIFO(path.stat().st_mode)
-    return os.open(path, flags | (os.O_RDWR if fifo else os.O_RDONLY))
 
 
 class KmsgSource:
@@ -111,15 +76,18 @@ class KmsgSource:
         opener: Callable[[Path], int] = open_kmsg,
         read: Callable[[int, int], bytes] = os.read,
     ) -> None:
-        self._path, self._clock, self._opener, self._os_read = path, clock, opener, read
+        self._clock = clock
+        self._device = KmsgDevice(
+            path,
+            on_record=self._take_raw,
+            on_drained=self._is_drained,
+            on_reopen=self._is_reopened,
+            opener=opener,
+            read=read,
+        )
         self._prefilter = Prefilter(needles)
         self._is_open, self._on_gap = is_open, on_gap
         self._boot_id = clock.now().boot_id
-        self._fd: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._backoff = _REOPEN_FIRST
-        self._stream: bytes | None = None
-        self._regular = False
         self._feed: Feed = lambda record: None
         self._started = clock.now()
         self._history = mark is None
@@ -138,8 +106,6 @@ class KmsgSource:
         self._lags: deque[timedelta] = deque(maxlen=8)
         self._woken = False
         self._read = self._wanted = self._user = self._malformed = self._lost = 0
-        self._overruns = self._reopened = self._bad_reads = 0
-        self._problem: str | None = "not started"
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -147,11 +113,11 @@ class KmsgSource:
         """Open the log and deliver records to `feed` from the loop's next turn on; never raises."""
         self._feed = feed
         self._started = self._clock.now()
-        self._open()
+        self._device.start()
 
     def stop(self) -> None:
         """Close the log; nothing is delivered any more."""
-        self._close()
+        self._device.stop()
 
     def want(self, needles: Iterable[bytes]) -> None:
         """Replace the needles, after a reload."""
@@ -164,12 +130,12 @@ class KmsgSource:
             read=self._read,
             wanted=self._wanted,
             user_dropped=self._user,
-            malformed=self._malformed,
+            malformed=self._malformed + self._device.unreadable,
             lost=self._lost,
-            overruns=self._overruns,
-            reopened=self._reopened,
+            overruns=self._device.overruns,
+            reopened=self._device.reopened,
             last_seq=self._last_seq,
-            problem=self._problem,
+            problem=self._device.problem,
             caught_up=self._caught_up,
         )
 
@@ -204,6 +170,29 @@ class KmsgSource:
         self._done.add(identity)
         return True
 
+    def late_record(self, gap: Gap, entry: KernelEntry, seq: int | None) -> Record:
+        """Return the record that the journal has of a gap, with its own time."""
+        return Record(
+            text=entry.text,
+            at=self.at(entry.usec),
+            source=self.name,
+            live=gap.live,
+            level=entry.level,
+            seq=seq,
+            usec=entry.usec,
+            fields=entry.fields,
+        )
+
+    @property
+    def shift(self) -> timedelta:
+        """By how much CLOCK_MONOTONIC is ahead of the kernel's stamps."""
+        return self._shift
+
+    @property
+    def wanted_needles(self) -> tuple[bytes, ...] | None:
+        """The needles of what is wanted now, None while every record is."""
+        return None if self._is_open() else self._prefilter.needles
+
     def close_gap(self, gap: Gap) -> None:
         """Say that what could be recovered of `gap` has been fed; the bookmark may pass it."""
         self._gaps.pop(gap, None)
@@ -215,121 +204,11 @@ class KmsgSource:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        self._timer = None
-        try:
-            self._fd = self._opener(self._path)
-            mode = os.fstat(self._fd).st_mode
-        except OSError as error:
-            self._fail(error)
-            return
-        self._regular = stat.S_ISREG(mode)
-        self._stream = b"" if self._regular or stat.S_ISFIFO(mode) else None
-        self._problem = None
-        self._bad_reads = 0
-        self._woken = False
-        if self._regular:
-            self._poll()
-        else:
-            asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
-            asyncio.get_running_loop().call_soon(self._on_readable)
-
-    def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._fd is not None:
-            if not self._regular:
-                asyncio.get_running_loop().remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = None
-
-    def _fail(self, error: OSError) -> None:
-        """Close what is open and try again later, each time twice as late, at most every 5 s."""
-        self._close()
-        code = errno.errorcode.get(error.errno or 0, "?")
-        problem = f"{self._path}: {error.strerror} ({code})"
-        if problem != self._problem:
-            log.warning("cannot read the kernel log, trying again path=%s errno=%s", self._path, code)
-        self._problem = problem
-        self._reopened += 1
+    def _is_reopened(self) -> None:
+        """The log will be read from its oldest record again; what was read before is skipped."""
         self._skip = self._last_seq is not None
         self._newest_skipped = None
-        self._timer = asyncio.get_running_loop().call_later(self._backoff, self._open)
-        self._backoff = min(self._backoff * 2, _REOPEN_MOST)
-
-    def _poll(self) -> None:
-        """A regular file is always readable, so it is looked at by the clock instead."""
-        self._on_readable()
-        if self._fd is not None and self._regular:
-            pause = _POLL_SECONDS if self._woken else 0.0
-            self._timer = asyncio.get_running_loop().call_later(pause, self._poll)
-
-    def _on_readable(self) -> None:
-        """Read until the log is empty or the turn is over; the loop calls again while there is more."""
-        if self._fd is None:
-            return
-        clock = asyncio.get_running_loop().time
-        until = clock() + _TURN_SECONDS
-        for count in range(1, _TURN_RECORDS + 1):
-            raw = self._read_one()
-            if raw is None:
-                return
-            if raw:
-                self._backoff = _REOPEN_FIRST
-                self._take_raw(raw)
-            if self._fd is None or (count % _TURN_CHECK == 0 and clock() > until):
-                return
-
-    def _read_one(self) -> bytes | None:
-        """Return the next record, b"" for one that could not be read, None when there is none now."""
-        if self._stream is not None:
-            return self._read_stream()
-        try:
-            raw = self._os_read(self._fd or 0, _BUFFER)
-        except BlockingIOError:
-            self._is_drained()
-            return None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # overrun: the position is at the oldest record by now
-                self._overruns += 1
-                return b""
-            if error.errno == errno.EINVAL and self._bad_reads < _BAD_READS:  # one record, consumed
-                self._bad_reads += 1
-                self._malformed += 1
-                return b""
-            self._fail(error)
-            return None
-        self._bad_reads = 0
-        if not raw:
-            self._fail(OSError(errno.EPIPE, "end of file"))
-            return None
-        return raw
-
-    def _read_stream(self) -> bytes | None:
-        """Cut a record out of a byte stream: a line and the lines after it that begin with a blank."""
-        held = self._stream or b""
-        end = _record_end(held)
-        while end is None:
-            try:
-                more = self._os_read(self._fd or 0, _BUFFER)
-                if not more and not self._regular:
-                    raise OSError(errno.EPIPE, "end of file")
-            except BlockingIOError:
-                more = b""
-            except OSError as error:
-                self._fail(error)
-                return None
-            if not more:
-                end = len(held) if held.endswith(b"\n") or len(held) > _BUFFER else 0
-                break
-            held += more
-            end = _record_end(held)
-        self._stream = held[end:]
-        if not end:
-            self._is_drained()
-            return None
-        return held[:end]
+        self._woken = False
 
     def _is_drained(self) -> None:
         """All that there was has been read: from here on records are new."""
@@ -406,6 +285,7 @@ class KmsgSource:
             last=head.seq - 1,
             before=None if self._last is None else _neighbour(self._last),
             after=_neighbour(head),
+            live=self._is_live(self.at(head.usec)),
         )
         log.warning("kernel records were overwritten before they were read lost=%d from=%d", gap.count, gap.first)
         if self._on_gap is not None:
@@ -429,15 +309,3 @@ def _neighbour(record: RawRecord | Neighbour) -> Neighbour:
     if isinstance(record, Neighbour):
         return record
     return Neighbour(seq=record.seq, usec=record.usec, digest=text_digest(record_text(record.body)))
-
-
-def _record_end(held: bytes) -> int | None:
-    """Return where the first record of a stream ends, None while that cannot be told."""
-    end = held.find(b"\n")
-    while end >= 0:
-        if end + 1 >= len(held):
-            return None
-        if held[end + 1 : end + 2] != b" ":
-            return end + 1
-        end = held.find(b"\n", end + 1)
-    return None

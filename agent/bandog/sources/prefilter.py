@@ -38,6 +38,10 @@ class Prefilter:
                 return True
         return False
 
+    def wants_bytes(self, message: bytes) -> bool:
+        """Return whether unescaped bytes, as the journal keeps them, hold a needle."""
+        return any(needle in message for needle in self.needles)
+
     def wants_text(self, text: str) -> bool:
         """Return whether unescaped text holds a needle."""
         return any(needle in text for needle in self._text)

@@ -275,6 +275,7 @@ def test_what_was_overwritten_while_the_agent_was_stopped_is_a_gap() -> None:
         await until(lambda: reading.source.state.read == 1)
         (gap,) = reading.gaps
         assert (gap.first, gap.last, gap.before) == (11, 499, last)
+        assert gap.live, "it is past the bookmark"
         reading.source.stop()
 
     run(body)
@@ -479,7 +480,7 @@ def test_arbitrary_bytes_and_errors_never_stop_the_reader(packets: list[bytes], 
     async def body(log: FakeLog) -> None:
         log.errors = list(errors)
         reading = Reading(log)
-        reading.source._backoff = 0.0
+        reading.source._device._backoff = 0.0
         for packet in packets:
             log.raw(packet)
         log.seq = 2**63
