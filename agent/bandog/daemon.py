@@ -48,13 +48,18 @@ from .runtime.probing import Probing
 from .runtime.secrets import MaskingFilter, Secrets, guard_crashes
 from .runtime.sender import Sender
 from .runtime.watchdog import Notifier
-from .runtime.workers import Workers
+from .runtime.workers import Workers, WorkersBusy, WorkerTimeout
 from .services.locate import Locator
 from .services.readiness import ServiceBook
 from .services.registry import Registry
 from .site import LocalSite
 from .sources.bookmark import Bookmark
-from .sources.kmsg import Gap, KmsgSource, open_kmsg
+from .sources.gap import Gap, Missing
+from .sources.journal import JournalUnavailable
+from .sources.journal_child import kernel_gaps
+from .sources.kmsg import KmsgSource
+from .sources.kmsg_device import open_kmsg
+from .sources.refill import Refill
 from .sources.ticker import Ticker
 from .store.lost import marker_path, state_lost
 from .store.rows import AddEvent, Row, SaveCursor
@@ -64,6 +69,7 @@ log = logging.getLogger(__name__)
 
 OPEN_STORE = timedelta(seconds=5)
 VETO_DEADLINE = timedelta(seconds=5)
+REFILL = timedelta(seconds=25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +157,13 @@ class Daemon:
         self.executor = self._executor()
         self.pipeline = Pipeline(self.engine, self.plugins.detectors, self._outlets(), self.clock.now, self.guard)
         self.kmsg = self._kmsg(saved.cursors)
+        self.refill = Refill(
+            self.kmsg,
+            self.clock,
+            lookup=self._look_up,
+            feed=self.pipeline.feed,
+            ended=lambda refilled: self.pipeline.found(refilled.to_finding(self.clock.now())),
+        )
         self.house = Housekeeping(self)
         self.sender.start(saved.messages)
         self.executor.resume(saved.requests)
@@ -187,7 +200,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         self.last_sink = LastSink(self.paths, self.clock, self.secrets, child=self.site.child)
         self.sender = Sender(
-            self._targets(),
+            self.targets(),
             host=self.host,
             clock=self.clock,
             secrets=self.secrets,
@@ -196,7 +209,8 @@ class Daemon:
             policy_of={policy.name: policy for policy in self.config.policies}.get,
         )
 
-    def _targets(self) -> dict[str, list[str]]:
+    def targets(self) -> dict[str, list[str]]:
+        """Return the addresses of each notification target, secrets read and known to the mask."""
         targets: dict[str, list[str]] = {}
         for name, target in self.config.notify.items():
             targets[name] = []
@@ -257,7 +271,7 @@ class Daemon:
             needles=[needle for one in self.plugins.detectors for needle in one.needles],
             is_open=lambda: self.pipeline.is_open(),
             mark=next((mark for mark in marks if mark is not None), None),
-            on_gap=lambda gap: self.house.on_gap(gap),
+            on_gap=lambda gap: self.refill.add(gap),
             opener=self.parts.open_kmsg,
         )
 
@@ -364,13 +378,19 @@ class Daemon:
         log.warning("starting again with the database path=%s", self.store.path)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def refill(self, gap: Gap) -> int:
-        """Feed what the journal still holds of a gap; return how many records that were."""
-        return 0
-
-    async def try_target(self, name: str, by: str) -> tuple[str, bool, str]:
-        """Send a test message to one target and say what became of it."""
-        return (name, False, "not yet")
+    async def _look_up(
+        self, gaps: Sequence[Gap], shift: timedelta, needles: tuple[bytes, ...] | None
+    ) -> tuple[Missing, ...]:
+        """Ask the journal, in a child, for records that were overwritten before we read them."""
+        boot = self.clock.now().boot_id
+        try:
+            return await self.workers.run(
+                lambda: kernel_gaps(self.site.child, self.paths, gaps, boot_id=boot, shift=shift, needles=needles),
+                deadline=REFILL,
+                name="refill",
+            )
+        except (WorkerTimeout, WorkersBusy) as error:
+            raise JournalUnavailable(str(error)) from error
 
     def _tripped(self, why: str) -> None:
         self.say("agent.breaker-tripped", Severity.CRITICAL, why=why)
@@ -418,7 +438,7 @@ class Daemon:
         self.services.replace(registry)
         self.locator.registry = registry
         self.ledger.limits = Limits.of(config.budgets)
-        self.sender.retarget(self._targets())
+        self.sender.retarget(self.targets())
         self.house.replace_policies(config)
         self.executor.poke()
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from .config import Config
 from .domain.changes import PoliciesReplaced
-from .domain.model import Instant, Severity, to_json
+from .domain.model import Instant, to_json
 from .host.systemd_types import SystemdError
 from .runtime import metrics, report
+from .runtime.messages import Mail
+from .runtime.outlets import AppriseOutlet, OutletError
 from .runtime.workers import WorkersBusy, WorkerTimeout
-from .sources.kmsg import Gap
 
 if TYPE_CHECKING:
     from .daemon import Daemon
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 REFRESH = timedelta(seconds=5)
 METRICS_EVERY = 3  # refreshes
 DEADLINE = timedelta(seconds=10)
+TEST_DEADLINE = timedelta(seconds=25)
 
 
 class Housekeeping:
@@ -96,16 +98,6 @@ class Housekeeping:
         task = asyncio.get_running_loop().create_task(work)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
-
-    def on_gap(self, gap: Gap) -> None:
-        """Records were overwritten before we read them: say so, and look for them in the journal."""
-        self.later(self._refill(gap))
-
-    async def _refill(self, gap: Gap) -> None:
-        daemon = self._daemon
-        found = await daemon.refill(gap)
-        daemon.kmsg.close_gap(gap)
-        daemon.say("agent.kmsg-lost", Severity.WARNING, source="kmsg", count=gap.count, refilled=found)
 
     def replace_policies(self, config: Config) -> None:
         """Hand the policies of a reload to the engine."""
@@ -196,7 +188,30 @@ class Housekeeping:
 
     async def test_targets(self, targets: Sequence[str], by: str) -> list[tuple[str, bool, str]]:
         """Send a test message to each target and wait for what becomes of it."""
+        addresses = self._daemon.targets()
+        names = list(targets) or list(addresses)
+        told = []
+        for name in names:
+            urls = addresses.get(name)
+            if not urls:
+                why = "has no address that can be read; see the log" if urls is not None else "is not configured"
+                told.append((name, False, why))
+                continue
+            for url in urls:
+                error = await self._try(url, by)
+                told.append((name, error is None, error or ""))
+        return told
+
+    async def _try(self, url: str, by: str) -> str | None:
         daemon = self._daemon
-        known = daemon.config.notify
-        names = list(targets) or list(known)
-        return [await daemon.try_target(name, by) for name in names]
+        mail = Mail(
+            title=f"[{daemon.host}] bandog test",
+            body=f"A test message of bandog, asked for by {by}. Nothing is wrong.",
+            tone="info",
+        )
+        try:
+            return await daemon.workers.run(
+                lambda: AppriseOutlet(url, daemon.secrets).send(mail), deadline=TEST_DEADLINE, name="notify-test"
+            )
+        except (WorkerTimeout, WorkersBusy, OutletError) as error:
+            return daemon.secrets.mask(str(error))

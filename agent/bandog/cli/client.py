@@ -42,9 +42,9 @@ def call(paths: Paths, do: str, deadline: timedelta = timedelta(seconds=10), **a
     return reply.get("answer")
 
 
-def demand(paths: Paths, do: str, **arguments: Any) -> Any:
+def demand(paths: Paths, do: str, deadline: timedelta = timedelta(seconds=10), **arguments: Any) -> Any:
     """Like `call`, for commands that need the daemon: NotRunning becomes an error with exit code 1."""
     try:
-        return call(paths, do, **arguments)
+        return call(paths, do, deadline, **arguments)
     except NotRunning as error:
         raise click.ClickException(str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+from datetime import timedelta
 
 import click
 
@@ -81,7 +82,7 @@ def rearm(as_json: bool) -> None:
 @JSON_OPTION
 def notify_test(targets: tuple[str, ...], as_json: bool) -> None:
     """Send a test message to TARGETS, or to every target of the configuration."""
-    answer = demand(local_paths(), "notify_test", targets=list(targets), by=operator())
+    answer = demand(local_paths(), "notify_test", timedelta(minutes=2), targets=list(targets), by=operator())
     if as_json:
         click.echo(json.dumps(answer))
     else:
