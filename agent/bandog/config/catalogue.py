@@ -15,15 +15,15 @@ from ..plugin import Action, LogDetector, Options, Probe
 
 AGENT_KINDS: Mapping[str, Facts] = types.MappingProxyType(
     {
-        "agent.kmsg-lost": {"source": str, "count": int, "refilled": int},
+        "agent.kmsg-lost": {"lost": int, "recovered": int},
         "agent.log-blind": {"source": str, "why": str},
         "agent.plugin-broken": {"plugin": str, "why": str},
         "agent.config-broken": {"count": int, "first": str},
         "agent.state-lost": {"why": str},
-        "agent.store-stuck": {"seconds": int},
-        "agent.workers-stuck": {"count": int, "seconds": int},
+        "agent.store-stuck": {"seconds": int, "why": str},
+        "agent.workers-stuck": {"count": int, "why": str},
         "agent.probe-stale": {"probe": str, "seconds": int},
-        "agent.breaker-tripped": {"budget": str, "count": int},
+        "agent.breaker-tripped": {"why": str},
     }
 )
 """The kinds that the agent states about itself (DESIGN section 8), whatever plugins are loaded."""
