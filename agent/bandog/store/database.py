@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..domain.model import Instant
 from .encode import Write
-from .errors import StoreBroken, StoreUnavailable
+from .errors import StoreBroken, StoreUnavailable, speaks_of_damage
 from .load import load
 from .rows import Saved
 from .schema import is_empty, migrate
@@ -25,7 +25,6 @@ KEEP_ASIDE = 5
 """Broken databases kept for a look; the oldest goes."""
 CHECK_LIMIT = 32 * 1024 * 1024
 """A file above this is not checked page by page at start, which would take longer than a start may."""
-_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class How(enum.Enum):
@@ -141,7 +140,7 @@ def _try(path: Path, lock: int, factory: Connect) -> tuple[Database, Opened]:
         saved = load(connection)
     except sqlite3.Error as error:
         _close(connection)
-        if _primary_code(error) in _BROKEN:
+        if speaks_of_damage(error):
             raise StoreBroken(str(error)) from error
         raise StoreUnavailable(f"{path}: {error}") from error
     except BaseException:
@@ -173,11 +172,6 @@ def _close(connection: sqlite3.Connection | None) -> None:
     if connection is not None:
         with contextlib.suppress(sqlite3.Error):
             connection.close()
-
-
-def _primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code (the low byte of the extended one), 0 where there is none."""
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _set_aside(path: Path, now: Instant) -> Path:

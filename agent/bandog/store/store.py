@@ -23,7 +23,7 @@ from ..domain.model import Instant
 from ..host.site import Clock
 from .database import Connect, Database, How, Opened, connect, open_database
 from .encode import Write, compact, encode
-from .errors import StoreError, StoreUnavailable
+from .errors import StoreError, StoreUnavailable, speaks_of_the_disk
 from .lost import is_marked, leave_mark
 from .retention import prune
 from .rows import Row, Saved
@@ -38,20 +38,6 @@ _RETRY_SECONDS = 0.5
 _REOPEN_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
 _PRUNE_EVERY = timedelta(hours=24)
-_DISK = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_NOTADB,
-}
-"""Primary result codes that speak of the disk, not of the statement (sqlite.org/rescode.html)."""
 
 
 @dataclass(slots=True)
@@ -325,14 +311,14 @@ class Store:
         error = self._commit(database, jobs)
         if error is None:
             return
-        if _is_disk(error):
+        if speaks_of_the_disk(error):
             self._put_back(jobs, error)
             return
         for position, job in enumerate(jobs):
             error = self._commit(database, [job])
             if error is None:
                 continue
-            if _is_disk(error):
+            if speaks_of_the_disk(error):
                 self._put_back(jobs[position:], error)
                 return
             self._post(self._settle, job.futures, StoreError(f"SQLite refuses the row: {error}"))
@@ -385,10 +371,6 @@ class Store:
         with suppress(RuntimeError):
             assert self._loop is not None
             self._loop.call_soon_threadsafe(call, *arguments)
-
-
-def _is_disk(error: Exception) -> bool:
-    return isinstance(error, sqlite3.Error) and int(getattr(error, "sqlite_errorcode", 0)) & 0xFF in _DISK
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

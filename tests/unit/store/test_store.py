@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
@@ -318,6 +319,68 @@ def test_a_disk_frozen_at_start_leaves_the_agent_without_a_store_until_it_starts
 
     run(work)
     assert run(lambda: reopened(tmp_path / "bandog.db")).charges == ()
+
+
+def test_on_a_real_frozen_file_system_the_loop_goes_on_and_the_commit_arrives_after_the_thaw(loop_disk: Any) -> None:
+    told: list[timedelta] = []
+
+    async def work() -> None:
+        store = Store(
+            loop_disk.mount / "bandog.db",
+            clock=SystemClock(Paths()),
+            on_stuck=lambda seconds, why: told.append(seconds),
+            stuck_after=timedelta(milliseconds=50),
+        )
+        await store.open(SOON)
+        await store.commit(charge("1.1"))
+        loop_disk.freeze()
+        try:
+            commit = store.commit(charge("1.2"))
+            await until(lambda: bool(told))
+            assert not commit.done()
+            assert not await store.close(timedelta(milliseconds=50))
+        finally:
+            loop_disk.thaw()
+        await commit
+        assert await store.close(SOON)
+
+    run(work)
+    assert len(run(lambda: reopened(loop_disk.mount / "bandog.db")).charges) == 2
+
+
+def test_a_file_system_frozen_at_start_does_not_hold_the_start_up(loop_disk: Any) -> None:
+    async def work() -> None:
+        store = Store(loop_disk.mount / "bandog.db", clock=FakeClock())
+        loop_disk.freeze()
+        try:
+            answer = await store.open(timedelta(milliseconds=100))
+        finally:
+            loop_disk.thaw()
+        assert answer.how is How.UNAVAILABLE
+        assert await store.close(SOON)
+
+    run(work)
+
+
+def test_a_really_full_disk_keeps_the_rows_until_there_is_room(loop_disk: Any) -> None:
+    path = loop_disk.mount / "bandog.db"
+    filler = loop_disk.mount / "filler"
+
+    async def work() -> None:
+        store = await opened(path)
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                pass
+        commit = store.commit(*(event(what="x" * 3000) for _ in range(200)), charge())
+        await until(lambda: store.why_stuck() != "")
+        assert "full" in store.why_stuck() or "I/O" in store.why_stuck()
+        assert not commit.done()
+        filler.unlink()
+        await commit
+        await store.close(SOON)
+
+    run(work)
+    assert len(run(lambda: reopened(path)).charges) == 1
 
 
 def test_what_waits_for_the_disk_is_bounded_and_keeps_the_newest_of_each(tmp_path: Path) -> None:
