@@ -202,11 +202,12 @@ class FakeSystemd:
         return await self._job("stop", name, deadline)
 
     async def reset_failed(self, name: str) -> None:
-        """Log it; a failed unit becomes inactive."""
+        """Log it; a failed unit becomes inactive. SystemdError `refused` for an unknown unit."""
         self._check()
+        if name not in self._units:
+            raise SystemdError("refused", f"Unit {name} not loaded.")
         self.resets.append(name)
-        unit = self._units.get(name)
-        if unit is not None and unit.active_state == "failed":
+        if self._units[name].active_state == "failed":
             self.change(name, active_state="inactive", sub_state="dead", result="success")
 
     async def unit_of_pid(self, pid: int) -> str | None:

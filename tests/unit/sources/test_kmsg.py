@@ -19,7 +19,8 @@ from bandog.domain.model import Record
 from bandog.host.clock import SystemClock
 from bandog.host.paths import Paths
 from bandog.sources.bookmark import Bookmark, Neighbour, text_digest
-from bandog.sources.kmsg import Gap, KmsgSource
+from bandog.sources.gap import Gap
+from bandog.sources.kmsg import KmsgSource
 from bandog.testing import BOOT_ID, FakeClock
 
 XID = "NVRM: Xid (PCI:0000:e5:00): 94, pid=31877, name=python3, Contained: SM (0x1). RST: No, D-RST: No"
