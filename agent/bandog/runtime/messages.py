@@ -82,8 +82,9 @@ class Mail:
 def plain(text: object, limit: int = _FACT) -> str:
     """Return hostile text as one harmless line: nothing to click, mention, format or overwrite with."""
     whole = _SPACE.sub(" ", str(text)[: limit * 4]).strip()
-    shown = "".join(one if _visible(one) else f"\\u{ord(one):04x}" for one in whole)
-    shown = _LINK.sub(r"\1xx\2", shown).translate(_NEUTRAL)
+    if not (whole.isascii() and whole.isprintable()):
+        whole = "".join(one if _visible(one) else f"\\u{ord(one):04x}" for one in whole)
+    shown = _LINK.sub(r"\1xx\2", whole).translate(_NEUTRAL)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

@@ -77,7 +77,9 @@ class _Outlet:
 
     id: str
     bucket: _Bucket
-    urgent: _Bucket
+    urgent_bucket: _Bucket
+    queue: dict[str, Message] = field(default_factory=dict)  # oldest first
+    pages: set[str] = field(default_factory=set)  # those of the queue that are urgent
     failures: int = 0
     last_try: Instant | None = None
     not_before: Instant | None = None
@@ -118,7 +120,7 @@ class Outbox:
 
     # --- outlets -----------------------------------------------------------------------------------
 
-    def retarget(self, outlets: Mapping[str, Sequence[str]]) -> None:
+    def retarget(self, outlets: Mapping[str, Sequence[str]]) -> Outcome:
         """Take the names and outlet ids of a new configuration; what waits for a gone outlet waits for its name."""
         self._names = {name: tuple(ids) for name, ids in outlets.items()}
         wanted = [one for ids in self._names.values() for one in ids]
@@ -126,10 +128,19 @@ class Outbox:
         for place in self._outlets.values():
             # Another address may stand behind the same id; what is under way to the old one counts if it lands.
             place.in_flight, place.not_before = frozenset(), None
-        for entry in self._entries.values():
+            place.queue, place.pages = {}, set()
+        rows: list[Row] = []
+        unheard: list[Message] = []
+        for entry in list(self._entries.values()):
             lost = entry.pending - self._outlets.keys()
             if lost:
                 entry.pending = (entry.pending - lost) | self._for({one.rpartition("/")[0] for one in lost})
+            self._queue(entry)
+            if not entry.pending:
+                rows.append(self._row(entry))
+                if not entry.delivered and not entry.fell_back:
+                    unheard.append(entry.message)
+        return Outcome(rows=tuple(rows), unheard=tuple(unheard))
 
     def close(self, outlet: str, error: str, now: Instant) -> Outcome:
         """An outlet cannot be used at all (a bad URL): nothing waits for it any more."""
@@ -138,7 +149,7 @@ class Outbox:
         rows: list[Row] = []
         unheard: list[Message] = []
         for entry in [entry for entry in self._entries.values() if outlet in entry.pending]:
-            entry.pending.discard(outlet)
+            self._settle(entry, outlet)
             if not entry.pending and not entry.delivered and not entry.fell_back:
                 entry.fell_back = True
                 unheard.append(entry.message)
@@ -150,7 +161,7 @@ class Outbox:
         return _Outlet(
             id=outlet,
             bucket=_Bucket(pace.burst, pace.burst_every, pace.burst),
-            urgent=_Bucket(pace.urgent_burst, pace.urgent_every, pace.urgent_burst),
+            urgent_bucket=_Bucket(pace.urgent_burst, pace.urgent_every, pace.urgent_burst),
         )
 
     def _for(self, names: Iterable[str]) -> set[str]:
@@ -164,8 +175,8 @@ class Outbox:
         if not pending:
             return Outcome(unheard=(message,))
         rows = self._make_room()
-        entry = _Entry(message, pending)
-        self._entries[message.id] = entry
+        entry = self._entries[message.id] = _Entry(message, pending)
+        self._queue(entry)
         if message.urgent:
             self._hurry(pending, now)
         return Outcome(rows=(*rows, self._row(entry)))
@@ -183,7 +194,8 @@ class Outbox:
             known = waiting & self._outlets.keys()
             pending = known | self._for({one.rpartition("/")[0] for one in waiting - known})
             if pending:
-                self._entries[message.id] = _Entry(message, pending)
+                entry = self._entries[message.id] = _Entry(message, pending)
+                self._queue(entry)
             else:
                 drops.append(DropMessage(id=row.id))
         return tuple(drops)
@@ -197,8 +209,7 @@ class Outbox:
             or (place.not_before is not None and now.since(place.not_before) < timedelta())
         ):
             return ()
-        waiting = [entry.message for entry in self._entries.values() if outlet in entry.pending]
-        batch = self._urgent_batch(place, waiting, now) or self._batch(place, waiting, now)
+        batch = self._urgent_batch(place, now) or self._batch(place, now)
         if batch:
             place.in_flight = frozenset(message.id for message in batch)
             place.last_try = now
@@ -207,18 +218,12 @@ class Outbox:
     def wait(self, outlet: str, now: Instant) -> timedelta | None:
         """Return how long until `next` may have something, None while nothing waits or one is in flight."""
         place = self._outlets.get(outlet)
-        if place is None or place.in_flight:
+        if place is None or place.in_flight or not place.queue:
             return None
-        waiting = [entry.message for entry in self._entries.values() if outlet in entry.pending]
-        if not waiting:
-            return None
-        backoff = timedelta()
-        if place.not_before is not None:
-            backoff = max(backoff, -now.since(place.not_before))
-        grouped = min(self._group_left(message, now) for message in waiting)
-        paced = place.bucket.wait(now)
-        if any(message.urgent for message in waiting):
-            paced = min(paced, place.urgent.wait(now))
+        backoff = timedelta() if place.not_before is None else -now.since(place.not_before)
+        paced, grouped = place.bucket.wait(now), self._group_left(next(iter(place.queue.values())), now)
+        if place.pages:
+            paced, grouped = min(paced, place.urgent_bucket.wait(now)), timedelta()
         return max(backoff, grouped, paced, timedelta())
 
     def done(self, outlet: str, batch: Sequence[Message], error: str | None, now: Instant) -> Outcome:
@@ -235,7 +240,7 @@ class Outbox:
                 continue
             if error is None:
                 entry.delivered = True
-                entry.pending.discard(outlet)
+                self._settle(entry, outlet)
                 rows.append(self._row(entry))
                 continue
             entry.failed.add(outlet)
@@ -243,7 +248,7 @@ class Outbox:
                 entry.fell_back = True
                 unheard.append(message)
             if now.since(message.made) >= self.pace.give_up:
-                entry.pending.discard(outlet)
+                self._settle(entry, outlet)
                 self.dropped += 1
                 rows.append(self._row(entry))
         return Outcome(rows=tuple(rows), unheard=tuple(unheard))
@@ -257,7 +262,7 @@ class Outbox:
             entry = self._entries.get(message.id)
             if entry is not None and outlet in entry.pending and message.id not in busy:
                 entry.delivered = True
-                entry.pending.discard(outlet)
+                self._settle(entry, outlet)
                 rows.append(self._row(entry))
         return Outcome(rows=tuple(rows))
 
@@ -271,7 +276,7 @@ class Outbox:
         return tuple(
             OutletState(
                 id=one.id,
-                waiting=sum(one.id in entry.pending for entry in self._entries.values()),
+                waiting=len(one.queue),
                 failures=one.failures,
                 last_success=one.last_success,
                 error=one.error,
@@ -281,22 +286,39 @@ class Outbox:
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _urgent_batch(self, place: _Outlet, waiting: Sequence[Message], now: Instant) -> tuple[Message, ...]:
-        urgent = [message for message in waiting if message.urgent]
-        if not urgent or not place.urgent.take(now):
+    def _urgent_batch(self, place: _Outlet, now: Instant) -> tuple[Message, ...]:
+        if not place.pages or not place.urgent_bucket.take(now):
             return ()
-        if len({message.incident for message in urgent}) >= self.pace.digest_at:
-            return tuple(urgent)
-        return tuple(message for message in waiting if _together(message, urgent[0]))
+        pages = [message for message in place.queue.values() if message.urgent]
+        if len({message.incident for message in pages}) >= self.pace.digest_at:
+            return tuple(pages)
+        return tuple(message for message in place.queue.values() if _together(message, pages[0]))
 
-    def _batch(self, place: _Outlet, waiting: Sequence[Message], now: Instant) -> tuple[Message, ...]:
-        due = next((message for message in waiting if self._group_left(message, now) <= timedelta()), None)
-        if due is None or not place.bucket.take(now):
+    def _batch(self, place: _Outlet, now: Instant) -> tuple[Message, ...]:
+        waiting = place.queue.values()
+        due = next(iter(waiting), None)
+        if due is None or self._group_left(due, now) > timedelta() or not place.bucket.take(now):
             return ()
         # A crowd, of one moment or because it had to wait for a token or a server, is told in one digest.
         if len({message.incident for message in waiting}) >= self.pace.digest_at:
             return tuple(waiting)
         return tuple(message for message in waiting if _together(message, due))
+
+    def _queue(self, entry: _Entry) -> None:
+        """Put the message into the queue of each outlet that it waits for."""
+        for outlet in entry.pending:
+            place = self._outlets[outlet]
+            place.queue[entry.message.id] = entry.message
+            if entry.message.urgent:
+                place.pages.add(entry.message.id)
+
+    def _settle(self, entry: _Entry, outlet: str) -> None:
+        """The message waits for this outlet no more."""
+        entry.pending.discard(outlet)
+        place = self._outlets.get(outlet)
+        if place is not None:
+            place.queue.pop(entry.message.id, None)
+            place.pages.discard(entry.message.id)
 
     def _group_left(self, message: Message, now: Instant) -> timedelta:
         return timedelta() if message.urgent else self.pace.group - now.since(message.made)
@@ -324,7 +346,9 @@ class Outbox:
         while len(self._entries) >= self.pace.most:
             calm = (key for key, entry in self._entries.items() if not entry.message.urgent)
             oldest = next(calm, None) or next(iter(self._entries))
-            del self._entries[oldest]
+            entry = self._entries.pop(oldest)
+            for outlet in list(entry.pending):
+                self._settle(entry, outlet)
             self.dropped += 1
             rows.append(DropMessage(id=oldest))
         return rows

@@ -20,6 +20,10 @@ MASK = "***"
 # URLs of these schemes are addresses; of any other scheme (Apprise has more than a hundred) the
 # rest is taken for a secret.
 _PLAIN_SCHEMES = frozenset({"http", "https", "file", "tcp", "unix", "ftp", "ssh", "nfs"})
+# Apprise's schemes whose first part is a host like any other.
+_WITH_HOST = _PLAIN_SCHEMES | frozenset(
+    f"{name}{secure}" for name in ("json", "xml", "form", "mailto", "ntfy", "gotify", "apprise") for secure in ("", "s")
+)
 _URL = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]{1,30})://([^\s\"'<>]+)")
 _USERINFO = re.compile(r"^[^/@]+@")
 _NAMED = re.compile(
@@ -127,7 +131,8 @@ def _parts(url: str) -> list[str]:
     if password:
         found.append(password)
     # Chat services carry a token where others have the user or the host: slack://TokenA/TokenB.
-    found += [one for one in (user, host) if one and _looks_secret(one) and "." not in one]
+    places = [user or ""] if parts.scheme.lower() in _WITH_HOST else [user or "", *host.split(":")]
+    found += [one for one in places if _looks_secret(one) and "." not in one]
     return found
 
 

@@ -155,7 +155,7 @@ class Sender:
     def retarget(self, targets: Mapping[str, Sequence[str]]) -> None:
         """Take the targets of a reload; what is not delivered yet goes to them."""
         with self._state:
-            self._outbox.retarget(_outlet_ids(targets))
+            self._keep(self._outbox.retarget(_outlet_ids(targets)))
             for line in self._lines.values():
                 line.generation += 1
             self._lines = {}

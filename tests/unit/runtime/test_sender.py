@@ -269,7 +269,7 @@ def test_telling_returns_while_nothing_answers(tmp_path: Path) -> None:
         began = CLOCK.now()
         for number in range(500):
             rig.sender.tell(change(about=incident(number)))
-        assert CLOCK.now().since(began) < timedelta(seconds=2)
+        assert CLOCK.now().since(began) < timedelta(seconds=5)
 
 
 def test_a_known_secret_in_a_text_is_masked(tmp_path: Path) -> None:

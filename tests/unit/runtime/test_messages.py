@@ -1,0 +1,215 @@
+"""The texts: what was seen, done and comes next; hostile words stay harmless; late ones say so."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bandog.domain.changes import IncidentChanged
+from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState, from_json, to_json
+from bandog.domain.policy import Match, Policy, Step
+from bandog.runtime import messages as texts
+from bandog.runtime.messages import Message
+from bandog.testing import FakeClock
+
+CLOCK = FakeClock()
+POLICY = Policy(
+    name="xid-contained-ecc",
+    match=Match(kinds=("nvidia.xid",)),
+    quiet=timedelta(hours=24),
+    steps=(Step(do="evidence"), Step(do="restart", after=timedelta(minutes=10)), Step(do="notify")),
+)
+
+
+def incident(**fields: Any) -> Incident:
+    base = Incident(
+        id=12,
+        policy="xid-contained-ecc",
+        subject="gpu:0000:e5:00.0",
+        kind="nvidia.xid",
+        severity=Severity.ERROR,
+        state=IncidentState.OPEN,
+        opened=CLOCK.now(),
+        last=CLOCK.now(),
+        facts={"xid": 94, "pid": 4711},
+        services=("qwen",),
+    )
+    return replace(base, **fields)
+
+
+def told(what: str, about: Incident | None = None, **fields: Any) -> str:
+    return texts.text_of(IncidentChanged(incident=about or incident(), what=what, **fields), POLICY)
+
+
+def test_the_title_names_host_incident_severity_fault_and_service() -> None:
+    assert texts.title_of(incident(), "gpu07") == "[gpu07] #12 error: Xid 94 on gpu 0000:e5:00.0 (qwen)"
+
+
+def test_a_drill_says_so_in_title_and_text() -> None:
+    assert texts.title_of(incident(drill=True), "gpu07").startswith("[DRILL] [gpu07]")
+    assert told("opened", incident(drill=True)).startswith("[DRILL] This is an exercise")
+
+
+def test_an_opened_incident_tells_what_was_seen_and_the_way_ahead() -> None:
+    finding = Finding(
+        kind="nvidia.xid",
+        subject="gpu:0000:e5:00.0",
+        severity=Severity.ERROR,
+        at=CLOCK.now(),
+        facts={"xid": 94, "text": "Contained: SM (0x1)"},
+    )
+    text = told("opened", finding=finding)
+    assert text.splitlines() == [
+        "Seen: Xid 94 on gpu 0000:e5:00.0",
+        "Line: Contained: SM (0x1)",
+        "Facts: xid=94",
+        "Services: qwen",
+        "Policy: xid-contained-ecc",
+        "Next: evidence, then restart (after 10m), then notify",
+    ]
+
+
+def test_observe_says_what_would_have_been_done() -> None:
+    text = told("step-ended", incident(step=1), action="restart", end=StepState.WOULD)
+    assert text.splitlines()[0] == "would have restarted qwen (mode: observe)"
+    assert "Next: nothing until the next finding" in text
+
+
+def test_the_words_of_the_executor_are_kept() -> None:
+    text = told(
+        "step-ended",
+        incident(step=1),
+        action="restart",
+        end=StepState.WOULD,
+        why="would have restarted qwen (mode: observe)",
+    )
+    assert text.count("observe") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (StepState.PROVED, "Done and proved: restart qwen: it serves"),
+        (StepState.FAILED, "Failed: restart qwen: it serves"),
+        (StepState.SKIPPED, "Skipped: restart qwen: it serves"),
+        (StepState.EXHAUSTED, "Not done, the limit is used up: restart qwen: it serves"),
+    ],
+)
+def test_each_end_of_a_step_has_its_words(end: StepState, words: str) -> None:
+    assert told("step-ended", incident(step=1), action="restart", end=end, why="it serves").startswith(words)
+
+
+def test_after_a_proof_the_quiet_time_and_the_next_rung_are_told() -> None:
+    text = told("step-ended", incident(step=1), action="restart", end=StepState.PROVED)
+    assert text.endswith("Next: closed after 1d of quiet; if it comes back: notify")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "joined",
+        "step-waiting",
+        "step-started",
+        "step-proving",
+        "cleared",
+        "stuck",
+        "reminder",
+        "acked",
+        "inhibited",
+        "unresolved",
+        "resolved",
+        "unheard-of",
+    ],
+)
+def test_every_change_has_a_headline(what: str) -> None:
+    assert told(what, action="restart").splitlines()[0]
+
+
+def test_the_footer_tells_how_to_look_and_how_to_stop_us() -> None:
+    footer = texts.footer_of(incident())
+    assert "bandog show 12" in footer
+    assert "bandog hold qwen 2h" in footer
+    assert "bandog hold xid-contained-ecc 2h" in texts.footer_of(incident(services=()))
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("VLLM::Worker\nResolved", "VLLM::Worker Resolved"),
+        ("a\x1b[31mred", "a\\u001b(31mred"),
+        ("@everyone", "＠everyone"),
+        ("<!channel>", "‹!channel›"),
+        ("[click](http://evil.example/)", "(click)(hxxp://evil.example/)"),
+        ("`rm`", "'rm'"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\ud800", "\\ud800"),
+        ("uvm_va_space_destroy", "uvm_va_space_destroy"),
+    ],
+)
+def test_hostile_words_are_one_harmless_line(hostile: str, shown: str) -> None:
+    assert texts.plain(hostile) == shown
+
+
+@given(st.text(max_size=400), st.integers(1, 200))
+def test_any_text_becomes_a_printable_line_within_its_limit(text: str, limit: int) -> None:
+    shown = texts.plain(text, limit)
+    assert len(shown) <= limit
+    assert not any(unicodedata.category(one)[0] == "C" or one in "\n@<>`" for one in shown)
+
+
+@given(st.dictionaries(st.text(max_size=10), st.text(max_size=50), max_size=20), st.text(max_size=80))
+def test_no_fact_or_reason_breaks_a_text(facts: dict[str, str], why: str) -> None:
+    for what in ("opened", "stuck", "step-ended"):
+        text = told(what, incident(facts=facts, kind="task.hung", subject=f"task:{why}"), why=why, end=StepState.FAILED)
+        assert len(text) <= texts.MAX_TEXT
+
+
+def message(number: int, **fields: Any) -> Message:
+    base = Message(
+        id=f"m{number}",
+        to=("oncall",),
+        title=f"[gpu07] #{number} error",
+        text=f"text {number}",
+        made=CLOCK.now(),
+        incident=number,
+        thread=f"<{number}@gpu07>",
+        footer="footer",
+    )
+    return replace(base, **fields)
+
+
+def test_messages_of_one_incident_are_one_letter_with_one_footer() -> None:
+    mail = texts.compose([message(1), message(1, text="later", tone="success")], CLOCK.now(), "gpu07")
+    assert mail.body == "text 1\n\nlater\n\nfooter"
+    assert (mail.title, mail.threads, mail.tone) == ("[gpu07] #1 error", ("<1@gpu07>",), "success")
+
+
+def test_messages_of_several_incidents_are_a_digest() -> None:
+    mail = texts.compose([message(1), message(2), message(1, text="more")], CLOCK.now(), "gpu07")
+    assert mail.title == "[gpu07] 2 incidents at once: #1, #2"
+    assert mail.body == "[gpu07] #1 error\n  text 1\n  more\n\n[gpu07] #2 error\n  text 2"
+    assert mail.threads == ("<1@gpu07>", "<2@gpu07>")
+    assert mail.fields["incidents"] == [1, 2]
+
+
+def test_a_late_message_tells_its_age() -> None:
+    now = CLOCK.now().plus(timedelta(hours=3, seconds=59))
+    assert texts.compose([message(1)], now, "gpu07").body.startswith("(written 3h ago;")
+
+
+def test_a_message_survives_json() -> None:
+    original = message(1, fields={"incident": 1, "services": ["qwen"]})
+    assert from_json(Message, to_json(original)) == original
+
+
+def test_the_thread_of_an_incident_is_a_message_id_and_stays_the_same() -> None:
+    first = texts.thread_of(incident(), "gpu07")
+    assert first == texts.thread_of(incident(severity=Severity.CRITICAL, state=IncidentState.RESOLVED), "gpu07")
+    assert first == "<incident-12.b007b007@gpu07.bandog>"
+    assert " " not in texts.thread_of(incident(), "a b\n")
