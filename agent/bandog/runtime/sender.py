@@ -215,7 +215,8 @@ class Sender:
 
     def _keep(self, outcome: Outcome) -> None:
         """Pass rows to the spool and what is unheard to the dedicated thread. The lock is held."""
-        for row in outcome.rows:
+        # Whoever takes rows may have gone by now; what stays in the spool is sent again after the start.
+        for row in outcome.rows if not self._stopping else ():
             self._save(row)
         self._unheard.extend(outcome.unheard)
 

@@ -64,7 +64,7 @@ class Watch:
             return Proof.not_yet(f"systemd did not answer: {error}")
         if unit.load_state in ("not-found", "masked"):
             return Proof.disproved(f"{unit.name} is {unit.load_state}")
-        if unit.active_state == "failed":
+        if unit.active_state == "failed" and unit.job is None:
             return Proof.disproved(f"{unit.name} failed: {unit.result}", result=unit.result)
         if _owes_start(unit, request, result, site) and not seen.finished:
             seen.finished = True

@@ -79,7 +79,7 @@ class Evidence(Action):
             return Result.done(f"the evidence could not be completed: {error.strerror}", skipped=bundle.skipped)
         limits = self.options
         _bundle.rotate(bundle.folder.parent, max_total=limits.max_total, keep=limits.keep, now=site.clock.now().utc)
-        lacking = f", {len(bundle.skipped)} could not be had" if bundle.skipped else ""
+        lacking = f"; {len(bundle.skipped)} not there, see SKIPPED.txt" if bundle.skipped else ""
         return Result.done(
             f"evidence in {place} ({len(bundle.pieces)} pieces{lacking})",
             path=str(place),

@@ -386,3 +386,10 @@ def test_a_real_task_in_d_state_is_found_by_proc_alone(bench: Bench, real_d_task
     assert result.facts["unkillable"] is True
     assert result.facts["pid"] == real_d_task
     assert verbs(bench) == []
+
+
+def test_a_failed_unit_with_a_job_on_its_way_is_not_given_up(bench: Bench) -> None:
+    action, request, started = Restart(), bench.request(), bench.clock.now()
+    bench.systemd.change(UNIT, active_state="failed", result="signal", job=77)
+    result = bench.interrupted(request, started)
+    assert action.prove(request, result, bench).state is ProofState.NOT_YET
