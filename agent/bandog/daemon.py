@@ -88,6 +88,7 @@ class Parts:
     """Parts of the host that a simulation replaces; None means the real one."""
 
     systemd: Systemd | None = None
+    clock: Clock | None = None
     open_kmsg: Callable[[Path], int] = open_kmsg
     policies_dir: Path | None = None
     on_change: Callable[[IncidentChanged], None] | None = None
@@ -103,7 +104,7 @@ class Daemon:
         self.notifier = Notifier(os.environ)
         self.guard = Guard()
         self.secrets = Secrets()
-        self.clock: Clock = SystemClock(self.paths)
+        self.clock: Clock = self.parts.clock or SystemClock(self.paths)
         self.host = short_hostname(self.paths)
         self.found = discover(self.paths, self.guard)
         self.catalogue = self.found.catalogue
@@ -464,9 +465,9 @@ class Daemon:
         self.guard.stop()
 
 
-def main(settings: Settings) -> int:
+def main(settings: Settings, parts: Parts | None = None) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
-    daemon = Daemon(settings)
+    daemon = Daemon(settings, parts)
     logs = Logs(daemon.config.log_level, [MaskingFilter(daemon.secrets)])
     guard_crashes(daemon.secrets)
     try:
