@@ -57,8 +57,8 @@ class TextReader:
 
     `feed` gets each kernel record that holds a needle, and each one while `is_open()`; `flush` gets
     the log's own time once a second while open, and at `close`. `today` ends the year of stamps that
-    have none, `zone` is where stamps without a zone were written. `lines` counts what was read,
-    `malformed` what could not be understood.
+    have none, `zone` is where stamps without a zone were written, `sample` how many bytes are waited
+    for to learn a log's form. `lines` counts what was read, `malformed` what could not be understood.
     """
 
     def __init__(
@@ -71,12 +71,14 @@ class TextReader:
         today: datetime,
         zone: tzinfo = UTC,
         source: str = "text",
+        sample: int = 64 << 10,
     ) -> None:
         self._needles = Prefilter(needles).needles
         self._feed = feed
         self._flush = flush
         self._is_open = is_open
         self._source = source
+        self._sample_size = sample
         self._heads = LineReader(zone=zone, today=today)
         self._clock = TextClock()
         self._flushed: Instant | None = None
@@ -86,7 +88,9 @@ class TextReader:
     def read(self, stream: BinaryIO, *, progress: Callable[[int], None] | None = None) -> None:
         """Read `stream` to its end; `progress` is told the bytes of each block. OSError and EOFError pass."""
         pull: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-        rest, overlong, first = b"", False, True
+        rest, overlong = self._sample(pull), False
+        if progress is not None:
+            progress(len(rest))
         while chunk := pull(BLOCK):
             if progress is not None:
                 progress(len(chunk))
@@ -96,8 +100,6 @@ class TextReader:
                     continue
                 chunk, overlong = chunk[end:], False
             data = rest + chunk
-            if first:
-                self._heads.host, first = sniff_host(data[: 64 << 10]), False
             cut = _border(data)
             self._block(data[:cut])
             rest = data[cut:]
@@ -109,6 +111,14 @@ class TextReader:
                     rest, overlong = rest[:LONGEST_LINE], True
         self._block(rest)
 
+    def _sample(self, pull: Callable[[int], bytes]) -> bytes:
+        """Read the beginning of a log, of which its form is learnt, and return it."""
+        start = b""
+        while len(start) < self._sample_size and (chunk := pull(BLOCK)):
+            start += chunk
+        self._heads.host = sniff_host(start[: self._sample_size])
+        return start
+
     def close(self) -> None:
         """End the log: what is open is flushed, as if a minute had passed without a line."""
         self._flush(self._clock.now.plus(timedelta(minutes=1)))
@@ -117,8 +127,7 @@ class TextReader:
         """Take whole lines. Between needles nothing is done but counting."""
         if not data:
             return
-        needles = (*self._needles, *_BYTE_ARRAYS) if b'"MESSAGE"' in data[: 64 << 10] else self._needles
-        search = Search(needles, data)
+        search = Search((*self._needles, *_BYTE_ARRAYS), data)
         start = 0
         while start < len(data):
             if not self._is_open():
@@ -139,7 +148,7 @@ class TextReader:
             if before <= start or not data.startswith((b" ", b"\t"), before):
                 break
             before = data.rfind(b"\n", start, before - 1) + 1 or start
-        if before < line:
+        if before < line and not same.lstrip().startswith(b'"msg": '):  # dmesg -J: a line by itself
             head = self._heads.read(_decode(data, before, data.index(b"\n", before)))
             indented = len(same) - len(same.lstrip(b" "))
             if data.startswith(b"{", before) or head.record or 0 < head.width <= indented:
@@ -251,8 +260,9 @@ def _border(data: bytes) -> int:
 
 def _same_stamp(data: bytes, one: int, other: int) -> bool:
     """Return whether two lines begin with the same bracketed stamp, as those of one record in dmesg -S do."""
-    end = data.find(b"]", other, other + 64)
-    return end >= 0 and data[other : end + 1] == data[one : one + end + 1 - other]
+    stamp, found, _ = data[other : other + 64].partition(b"]")
+    unknown = not found and len(data) - other < 64  # the line is not here yet
+    return (bool(found) or unknown) and data.startswith(stamp + found, one)
 
 
 def _decode(data: bytes, start: int, end: int) -> str:
