@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from bandog import Instant, Site, UnitState
 
-# sd-messages.h SD_MESSAGE_UNIT_STOPPING: "a unit's stop job has begun". A process that ends by
-# itself leaves no such entry.
+# sd-messages.h SD_MESSAGE_UNIT_STOPPING: a stop job has begun. A process that ends by itself leaves none.
 _UNIT_STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
+# SD_MESSAGE_UNIT_SUCCESS: the unit has become inactive, by whatever way.
+_UNIT_SUCCESS = "7ad2d189f7e94e70a38c781354912448"
 _JOURNAL_CALL = timedelta(seconds=10)
 _BEYOND_REACH = {
     "not-found": "does not exist",
@@ -49,7 +50,8 @@ def stopped_by_person(unit: UnitState, site: Site) -> bool:
     """True unless the journal shows that an inactive unit ended by itself, without a stop job.
 
     A server that exits with 0 after a GPU fault looks to systemd like one that was stopped; the
-    manager's own journal entries tell the two apart. When they cannot be read, a person did it.
+    manager's own journal entries tell the two apart. It takes the entry of the end to believe that
+    there was none of a stop job: `LogLevelMax=` or a lost journal hides both, and then a person did it.
     """
     if unit.result != "success":
         return False
@@ -59,26 +61,32 @@ def stopped_by_person(unit: UnitState, site: Site) -> bool:
             "--quiet",
             "--no-pager",
             "--boot",
-            "--lines=1",
+            "--lines=8",
             "--output=json",
             "--output-fields=MESSAGE_ID",
             "_PID=1",
             f"UNIT={unit.name}",
             f"MESSAGE_ID={_UNIT_STOPPING}",
+            f"MESSAGE_ID={_UNIT_SUCCESS}",
         ],
         deadline=_JOURNAL_CALL,
         limit=1 << 16,
     )
     if not outcome.ok or not unit.active_enter:
         return True
-    stopped = _monotonic(outcome.out)
-    if stopped is None:
-        return bool(outcome.out.strip())
-    return stopped >= unit.active_enter
+    told = _told_since(outcome.out, unit.active_enter)
+    return _UNIT_SUCCESS not in told or _UNIT_STOPPING in told
 
 
-def _monotonic(line: bytes) -> timedelta | None:
-    try:
-        return timedelta(microseconds=int(json.loads(line)["__MONOTONIC_TIMESTAMP"]))
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
+def _told_since(lines: bytes, moment: timedelta) -> set[str]:
+    """Return the message ids of the journal entries at or after `moment` of CLOCK_MONOTONIC."""
+    found = set()
+    for line in lines.splitlines():
+        try:
+            entry = json.loads(line)
+            if timedelta(microseconds=int(entry["__MONOTONIC_TIMESTAMP"])) >= moment:
+                found.add(str(entry["MESSAGE_ID"]))
+        except (ValueError, KeyError, TypeError, OverflowError):
+            # An entry that cannot be read may be one of a stop job.
+            found.add(_UNIT_STOPPING)
+    return found

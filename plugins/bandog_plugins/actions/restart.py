@@ -100,11 +100,11 @@ class Restart(Action):
         refused = _unit.refusal(unit, site)
         if refused is not None:
             return Result.skipped(refused, **known)
-        if unit.job is not None:
-            return Result.retry(f"systemd has a job for {unit.name} already", **known)
         stuck = _stuck.stuck_tasks(site, unit.control_group)
         if stuck:
             return _unkillable(stuck, f"{unit.name} was not touched", known)
+        if unit.job is not None:
+            return Result.retry(f"systemd has a job for {unit.name} already", **known)
         dead_driver = _driver.mismatch(site)
         if dead_driver is not None and site.services.ready(request.service or "").ready:
             return Result.skipped(
@@ -135,7 +135,7 @@ class Restart(Action):
         except SystemdError as error:
             return Result.done(f"{told}; systemd does not answer ({error})", uncertain=True, **known)
         stuck = _stuck.stuck_tasks(site, now.control_group)
-        if stuck and now.active_state in ("deactivating", "activating"):
+        if stuck and now.active_state == "deactivating":
             return _unkillable(stuck, told, known)
         if now.active_state == "failed":
             return Result.failed(f"{told}; {unit.name} failed: {now.result}", result=now.result, **known)

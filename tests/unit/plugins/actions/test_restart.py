@@ -164,36 +164,43 @@ def test_the_version_is_asked_of_the_driver_in_a_child_when_sysfs_has_none(bench
     assert [argv[0] for argv in bench.children] == ["cat"]
 
 
-def stopping_entry(at: timedelta) -> bytes:
-    return json.dumps({"__MONOTONIC_TIMESTAMP": str(at // timedelta(microseconds=1))}).encode()
+def entry(word: str, at: timedelta) -> bytes:
+    ids = {"stopping": "de5b426a63be47a7b6ac3eaac82e2f6f", "ended": "7ad2d189f7e94e70a38c781354912448"}
+    stamp = str(at // timedelta(microseconds=1))
+    return json.dumps({"__MONOTONIC_TIMESTAMP": stamp, "MESSAGE_ID": ids[word]}).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("answer", "state"),
+    ("entries", "state"),
     [
-        ("none", ResultState.DONE),
-        ("older", ResultState.DONE),
-        ("newer", ResultState.SKIPPED),
-        ("unreadable", ResultState.SKIPPED),
-        ("garbage", ResultState.SKIPPED),
+        ((("ended", 5),), ResultState.DONE),
+        ((("stopping", -3), ("ended", -2), ("ended", 5)), ResultState.DONE),
+        ((("stopping", 4), ("ended", 5)), ResultState.SKIPPED),
+        ((("stopping", -3), ("ended", -2)), ResultState.SKIPPED),
+        ((), ResultState.SKIPPED),
     ],
+    ids=["ended by itself", "an older stop", "stopped by a person", "only older entries", "an empty journal"],
 )
-def test_an_inactive_unit_is_restarted_only_if_the_journal_shows_no_stop_job(
-    bench: Bench, answer: str, state: ResultState
+def test_an_inactive_unit_is_restarted_only_if_the_journal_shows_an_end_without_a_stop_job(
+    bench: Bench, entries: tuple[tuple[str, int], ...], state: ResultState
 ) -> None:
     up_since = bench.systemd._units[UNIT].active_enter
     bench.systemd.change(UNIT, active_state="inactive", sub_state="dead", main_pid=None)
-    answers = {
-        "none": ChildOutcome(code=0),
-        "older": ChildOutcome(code=0, out=stopping_entry(up_since - SECOND)),
-        "newer": ChildOutcome(code=0, out=stopping_entry(up_since + SECOND)),
-        "unreadable": ChildOutcome(code=None, timed_out=True),
-        "garbage": ChildOutcome(code=0, out=b"\xff{"),
-    }
-    bench.child_results = lambda argv: answers[answer]
-    result = Restart().run(bench.request(), bench)
-    assert result.state is state
+    out = b"".join(entry(word, up_since + seconds * SECOND) for word, seconds in entries)
+    bench.child_results = lambda argv: ChildOutcome(code=0, out=out)
+    assert Restart().run(bench.request(), bench).state is state
     assert verbs(bench) == (["restart"] if state is ResultState.DONE else [])
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [ChildOutcome(code=None, timed_out=True), ChildOutcome(code=1), ChildOutcome(code=0, out=b"\xff{\n")],
+    ids=["no answer", "an error", "garbage"],
+)
+def test_a_journal_that_cannot_be_read_leaves_an_inactive_unit_alone(bench: Bench, outcome: ChildOutcome) -> None:
+    bench.systemd.change(UNIT, active_state="inactive", sub_state="dead", main_pid=None)
+    bench.child_results = lambda argv: outcome
+    assert Restart().run(bench.request(), bench).state is ResultState.SKIPPED
 
 
 @pytest.mark.parametrize(
@@ -217,6 +224,23 @@ def test_someone_elses_job_is_waited_for(bench: Bench) -> None:
     bench.systemd.change(UNIT, job=77)
     assert Restart().run(bench.request(), bench).state is ResultState.RETRY
     assert verbs(bench) == []
+
+
+def test_a_stuck_task_is_named_even_while_someone_elses_job_waits_for_it(bench: Bench) -> None:
+    bench.systemd.change(UNIT, job=77)
+    bench.stuck()
+    assert Restart().run(bench.request(), bench).facts["unkillable"] is True
+
+
+def test_a_start_that_loads_from_a_slow_disk_is_not_taken_for_unkillable(bench: Bench) -> None:
+    bench.systemd.script("restart", UNIT, JobOutcome(result="timeout", why="no end"))
+
+    def loading(job: Any) -> None:
+        bench.stuck(comm="loader", wchan="folio_wait_bit")
+        bench.systemd.change(UNIT, active_state="activating", sub_state="start")
+
+    bench.systemd.on_job = loading
+    assert Restart().run(bench.request(), bench).state is ResultState.DONE
 
 
 def test_a_silent_systemd_changes_nothing_and_may_be_asked_again(bench: Bench) -> None:
