@@ -6,11 +6,15 @@ import asyncio
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from bandog import JobOutcome, UnitState
+
+
+def _monotonic() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 @dataclass(slots=True)
@@ -27,19 +31,30 @@ class Unit:
 
 
 class SimulatedSystemd:
-    """Starts and stops real processes; keeps a list of every job that it was asked for."""
+    """Starts and stops real processes; keeps a list of every job that it was asked for.
 
-    def __init__(self, units: dict[str, Sequence[str]]) -> None:
+    `seconds` is the clock of its stamps, CLOCK_MONOTONIC as a rule.
+    """
+
+    def __init__(self, units: dict[str, Sequence[str]], seconds: Callable[[], float] = _monotonic) -> None:
         self.units = {name: Unit(argv) for name, argv in units.items()}
         self.jobs: list[tuple[str, str]] = []
+        self.seconds = seconds
 
     def boot(self, name: str) -> None:
         """Start a unit without a job, as at boot."""
         unit = self.units[name]
         unit.process = subprocess.Popen(unit.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         unit.invocation = uuid.uuid4().hex
-        unit.active_enter = unit.state_change = time.clock_gettime(time.CLOCK_MONOTONIC)
+        unit.active_enter = unit.state_change = self.seconds()
         unit.stopped = False
+
+    def crash(self, name: str) -> None:
+        """Let the unit's process die, as a fault would."""
+        process = self.units[name].process
+        assert process is not None
+        process.kill()
+        process.wait(timeout=5)
 
     def _end(self, unit: Unit) -> None:
         if unit.process is not None and unit.process.poll() is None:
@@ -50,7 +65,7 @@ class SimulatedSystemd:
                 unit.process.kill()
                 unit.process.wait(timeout=5)
         unit.stopped = True
-        unit.state_change = time.clock_gettime(time.CLOCK_MONOTONIC)
+        unit.state_change = self.seconds()
 
     def shutdown(self) -> None:
         """End every process."""
