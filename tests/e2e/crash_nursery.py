@@ -131,7 +131,7 @@ def main(state: Path, kind: str, rounds: int, seed: int) -> None:
     chance = random.Random(seed)
     killed = 0
     for number in range(1, rounds + 1):
-        die_after = chance.uniform(0.0, 0.05) if kind == "random" else None
+        die_after = chance.uniform(0.01, 0.12) if kind == "random" else None
         status = one_round(state, kind, number, die_after)
         killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     last = one_round(state, "none", None, None)

@@ -22,7 +22,7 @@ def test_killed_in_the_middle_nothing_is_done_twice_and_budgets_stay_whole(
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     killed = int(done.stdout)
-    assert killed == rounds if kind != "random" else killed > rounds // 2
+    assert killed == rounds if kind != "random" else killed > rounds // 5
 
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     runs = Counter(words[1] for words in notes if words[0] == "run")

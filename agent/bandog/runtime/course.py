@@ -50,7 +50,7 @@ class Course:
     def of(cls, saved: SavedRequest) -> Course:
         """Take up a request where the store says that it stood."""
         notes = dict(saved.notes)
-        own = notes.pop(_OWN, {})
+        own = notes.pop(_OWN, None)
         return cls(
             request=saved.request,
             state=saved.state,
@@ -59,8 +59,8 @@ class Course:
             result=saved.result,
             proving=saved.proving,
             notes=notes,
-            attempts=int(own.get("attempts", 0)),
-            resumed=int(own.get("resumed", 0)),
+            attempts=_count(own, "attempts"),
+            resumed=_count(own, "resumed"),
         )
 
     def row(self) -> SavedRequest:
@@ -94,3 +94,9 @@ class Course:
         if now.since(found) > FRESH and self.request.with_.get("when") != "window":
             return "its finding is older than 5 minutes"
         return None
+
+
+def _count(own: Any, name: str) -> int:
+    """Read a counter of ours; one that a plugin's note has overwritten starts anew."""
+    value = own.get(name) if isinstance(own, Mapping) else None
+    return value if isinstance(value, int) else 0

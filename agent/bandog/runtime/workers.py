@@ -85,14 +85,22 @@ class _Thread:
 class Workers:
     """A bounded pool of daemon threads; all of its state belongs to the loop.
 
-    `on_stuck(names)` is called when a piece of work overruns and `names` are all that do.
+    `on_stuck(names)` is called when a piece of work overruns and `names` are all that do,
+    `on_free()` when the last of them has ended after all.
     """
 
-    def __init__(self, max_threads: int = 16, *, on_stuck: Callable[[tuple[str, ...]], None] | None = None) -> None:
+    def __init__(
+        self,
+        max_threads: int = 16,
+        *,
+        on_stuck: Callable[[tuple[str, ...]], None] | None = None,
+        on_free: Callable[[], None] | None = None,
+    ) -> None:
         self.late = 0
         self.refused = 0
         self._max = max_threads
         self._on_stuck = on_stuck
+        self._on_free = on_free
         self._idle: list[_Thread] = []
         self._busy: dict[_Thread, _Work] = {}
         self._started = 0
@@ -167,6 +175,8 @@ class Workers:
         if work.overdue:
             self.late += 1
             log.warning("late result dropped name=%s", work.name)
+            if self._on_free is not None and not self.stuck:
+                self._on_free()
         elif failure is not None:
             work.result.set_exception(failure)
         else:

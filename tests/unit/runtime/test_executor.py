@@ -209,7 +209,9 @@ class Rig:
         """Wait until the request has ended, with the clock running."""
         while not (self.states(number) and self.last(number).state.ended):
             await asyncio.sleep(0.001)
-            self.clock.advance(timedelta(milliseconds=500))
+            # A slow disk or thread of the test machine must not look like time on the host.
+            if not self.workers.busy and self.store.stuck_for() is None:
+                self.clock.advance(timedelta(milliseconds=500))
         return self.last(number)
 
     async def passing(self, duration: timedelta, step: timedelta = timedelta(seconds=5)) -> None:
@@ -428,9 +430,8 @@ def test_the_sixth_restart_within_an_hour_is_exhausted_and_the_ones_before_back_
             rig.executor.submit(request(f"{number}.1"))
             assert (await rig.end(f"{number}.1")).state is S.PROVED
         gaps = [later.since(earlier) for earlier, later in itertools.pairwise(began)]
-        assert gaps == sorted(gaps)
-        assert gaps[0] >= timedelta(seconds=10)
-        assert gaps[-1] >= timedelta(seconds=80)
+        # Counted from charge to charge; the calls seen here come a step of the clock later.
+        assert all(gap >= timedelta(seconds=10 * 2**step - 2) for step, gap in enumerate(gaps)), gaps
         rig.executor.submit(request("6.1"))
         end = await rig.end("6.1")
         assert (end.state, end.why) == (S.EXHAUSTED, "the budget of 5 per 1h for restart of qwen is used up")
@@ -762,8 +763,12 @@ def test_interrupted_evidence_is_gathered_once_more_and_no_third_time(tmp_path: 
         end = await rig.end()
         assert (end.state, end.why) == (S.FAILED, "the agent ended twice while it ran")
 
-    play(Rig(tmp_path), story)
-    play(Rig(tmp_path), again)
+    async def odd(rig: Rig) -> None:
+        rig.executor.resume([SavedRequest(request=harmless, state=S.RUNNING, started=NOW, notes={"_executor": 7})])
+        assert (await rig.end()).state is S.PROVED
+
+    for one in (story, again, odd):
+        play(Rig(tmp_path), one)
 
 
 def test_closing_waits_for_the_act_and_leaves_the_proof_to_the_next_start(tmp_path: Path) -> None:

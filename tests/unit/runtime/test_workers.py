@@ -65,7 +65,7 @@ def test_work_past_its_deadline_is_left_behind_named_and_its_late_result_dropped
     told: list[tuple[str, ...]] = []
 
     async def work() -> None:
-        workers = Workers(on_stuck=told.append)
+        workers = Workers(on_stuck=told.append, on_free=lambda: told.append(()))
         with pytest.raises(WorkerTimeout, match=r"probe gave no answer within 0\.02 s") as caught:
             await workers.run(lambda: go.wait(20), deadline=AT_ONCE, name="probe")
         assert (workers.stuck, workers.busy, workers.late) == (("probe",), 1, 0)
@@ -74,7 +74,7 @@ def test_work_past_its_deadline_is_left_behind_named_and_its_late_result_dropped
         assert (workers.stuck, workers.busy, workers.late) == ((), 0, 1)
 
     run(work)
-    assert told == [("probe",)]
+    assert told == [("probe",), ()]
 
 
 def test_a_full_pool_refuses_at_once_and_says_who_fills_it() -> None:

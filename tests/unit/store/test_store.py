@@ -451,9 +451,8 @@ def test_a_commit_is_quick_enough_for_the_first_step(tmp_path: Path) -> None:
 
 
 def test_the_writer_thread_ends(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     run(lambda: reopened(tmp_path / "bandog.db"))
-    for thread in threading.enumerate():
-        if thread.name == "store-writer":
-            thread.join(5)
-    assert threading.active_count() == before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()
