@@ -26,7 +26,7 @@ from ..pluginloader import PluginSet, discover
 from ..services.registry import Registry, Service
 from ..sources.text import TextReader
 from ..sources.text_file import LogUnreadable, open_log
-from ..sources.text_time import UNKNOWN
+from ..sources.text_time import told_wall
 from .operate import JSON_OPTION
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _shower(as_json: bool, detection: Detection) -> Show:
 
 def document(finding: Finding, policy: Policy | None, steps: Sequence[StepView]) -> dict[str, Any]:
     """Return one line of `explain --json`. `at` is left out where the log has no wall clock."""
-    told = {"at": to_json(finding.at.utc)} if finding.at.utc.date() > UNKNOWN.date() else {}
+    told = {"at": to_json(finding.at.utc)} if told_wall(finding.at) else {}
     return {
         "line": finding.line,
         **told,

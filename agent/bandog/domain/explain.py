@@ -119,7 +119,7 @@ def _mild(step: Step, setting: Setting) -> StepView:
 def _held(step: Step, policy: Policy, setting: Setting, hurt: Sequence[Hurt]) -> str:
     """Return whose mode forbids the action, or "". The strictest of all wins."""
     if not allows(setting.mode, step.do):
-        return f"mode is {_mode(setting.mode)}: would only be told as something it would have done"
+        return f"mode is {_mode(setting.mode)}: it would only be told as something that bandog would have done"
     if not allows(policy.mode, step.do):
         return f"the policy's own mode is {_mode(policy.mode)}"
     strict = [one for one in hurt if not allows(one.mode, step.do)]

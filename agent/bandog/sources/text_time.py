@@ -1,7 +1,8 @@
 """When a line of a text log was written: uptime stamps, wall-clock stamps, or neither, as one Instant.
 
 A text log is somebody's past: its boots are named `text`, `text.2` …, its wall clock is taken as it
-stands. Where a line has only one of the two clocks, the other is derived from what was seen before.
+stands. A line without an uptime gets one from the lines before it; one without a wall clock has none,
+so that a line says the same wherever it stands.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from ..domain.model import Instant
 
 UNKNOWN = datetime(1970, 1, 1, tzinfo=UTC)
-"""The day on which a log without any wall clock takes place."""
+"""The day of lines without a wall clock, at their uptime. `told_wall` tells it from a real one."""
 
 # A boot that begins again, told from records that CPUs printed out of order.
 _REBOOT = timedelta(seconds=60)
@@ -27,6 +28,11 @@ _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))? ?(Z|UTC|[+-]\d\d:?\d\d)?(?![\d:])",
 )
 _SYSLOG = re.compile(r"([^\W\d_]{3})[^\W\d_]*\.? +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?: (\d{4}))?")
+
+
+def told_wall(at: Instant) -> bool:
+    """Return whether the line of `at` had a wall clock."""
+    return at.utc != _later(UNKNOWN, at.boottime)
 
 
 class Stamp(NamedTuple):
@@ -94,19 +100,19 @@ class TextClock:
         """Return the instant of the next line."""
         self._turn(stamp)
         uptime, wall = stamp.uptime, stamp.wall
-        if uptime is None and wall is None:
-            return self._last
         if uptime is None:
-            assert wall is not None
-            if self._started is None:
-                self._started = wall - self._last.boottime
-            uptime = max(wall - self._started, timedelta(0))
+            uptime = self._last.boottime if wall is None else self._since_start(wall)
         elif wall is not None:
-            self._started = wall - uptime if wall - datetime.min.replace(tzinfo=UTC) > uptime else wall
-        else:
-            wall = _later(self._started or UNKNOWN, uptime)
-        self._last = Instant(boot_id=self._name(), boottime=uptime, utc=wall)
+            self._started = _later(wall, -uptime)
+        self._last = Instant(
+            boot_id=self._name(), boottime=uptime, utc=_later(UNKNOWN, uptime) if wall is None else wall
+        )
         return self._last
+
+    def _since_start(self, wall: datetime) -> timedelta:
+        if self._started is None:
+            self._started = _later(wall, -self._last.boottime)
+        return max(wall - self._started, timedelta(0))
 
     @property
     def now(self) -> Instant:
