@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from .case import Case, Turn
 from .cases import Cases
-from .model import IncidentState, Instant, StepState
+from .model import IncidentState, Instant
 from .policy import format_duration
 
 _REMIND_EVERY = timedelta(days=1)
@@ -32,7 +32,7 @@ def verdict(case: Case, now: Instant) -> tuple[IncidentState, str] | None:
         return IncidentState.RESOLVED, quiet
     if policy.resolve == "cleared":
         return None if incident.raised else (IncidentState.RESOLVED, f"cleared, and {quiet}")
-    if incident.proved_step == incident.step >= 0 and incident.step_state is StepState.PROVED:
+    if incident.proved_step == incident.step >= 0:
         action = policy.steps[incident.step].do if incident.step < len(policy.steps) else "the last step"
         return IncidentState.RESOLVED, f"{action} proved, and {quiet}"
     if not incident.raised:
@@ -42,7 +42,7 @@ def verdict(case: Case, now: Instant) -> tuple[IncidentState, str] | None:
 
 def clears(case: Case) -> bool:
     """True when an explicit clearing of all that was raised ends the incident at once."""
-    return case.incident.state in _PAGED and not case.incident.raised and not case.busy
+    return case.incident.state in _PAGED and not case.incident.raised
 
 
 def reminds(case: Case, now: Instant) -> bool:

@@ -68,8 +68,6 @@ class Joining:
         """`effect` becomes part of `cause` and stops: what waits is dropped, what runs finishes."""
         told, number = effect.told, cause.incident.id
         effect.change(state=IncidentState.INHIBITED, joined=number, ended=turn.now)
-        if effect.companion:
-            self._cases.close(effect)
         self._ladder.drop(effect, f"it is part of incident #{number}", turn, all_=True, again=False)
         turn.note(effect, "inhibited", f"part of incident #{number}", tell=told)
         turn.note(cause, "joined", f"{effect.incident.kind} on {effect.incident.subject} is part of it")

@@ -121,6 +121,15 @@ class TestBackoff:
         ledger.charge(request(5), much_later)
         assert ledger.check(request(6), much_later).until == much_later.plus(timedelta(seconds=40))
 
+    def test_after_any_number_of_acts_some_health_is_enough(self) -> None:
+        ledger = Ledger(Limits.of({"restart": Rate(count=100, per=HOUR), "host": Rate(count=100, per=DAY)}))
+        for number in range(50):
+            ledger.charge(request(number), T0)
+        ledger.healthy("qwen", T0)
+        now = T0.plus(70 * MINUTE)
+        ledger.charge(request(50), now)
+        assert ledger.check(request(51), now).until == now.plus(timedelta(seconds=10))
+
     def test_it_survives_restarts_and_boots(self) -> None:
         ledger = Ledger(Limits())
         for number in range(4):

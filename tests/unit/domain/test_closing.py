@@ -49,6 +49,17 @@ def test_without_proof_time_makes_it_unresolved_and_reminds_every_day() -> None:
     assert gpu.asked() == ["restart of qwen", "reboot"]
 
 
+def test_a_proof_of_an_earlier_step_does_not_end_it() -> None:
+    gpu = Chronicle(ladder("restart", "reboot", quiet=HOUR))
+    gpu.see()
+    gpu.end("restart", "proved")
+    gpu.wait(minutes=30)
+    gpu.see()
+    gpu.end("reboot", "would")
+    gpu.wait(hours=1)
+    assert gpu.incident().state is IncidentState.UNRESOLVED
+
+
 def test_a_step_under_way_holds_the_incident_open() -> None:
     gpu = Chronicle(ladder("restart", quiet=HOUR, resolve="quiet"))
     gpu.see()
@@ -126,6 +137,15 @@ def test_a_person_who_took_over_ends_it_by_time_without_reminders() -> None:
     assert gpu.incident().state is IncidentState.RESOLVED
     assert gpu.words().count("reminder") == reminders
     assert gpu.incident().why == "quiet for 1h since ada took over"
+
+
+def test_nobody_is_reminded_of_what_a_person_took_over() -> None:
+    gpu = Chronicle(ladder("restart", quiet=72 * HOUR))
+    gpu.see()
+    gpu.end("restart", "failed")
+    gpu.ack(by="ada")
+    gpu.wait(hours=48)
+    assert "reminder" not in gpu.words()
 
 
 def test_a_person_takes_over_once() -> None:

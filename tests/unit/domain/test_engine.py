@@ -157,6 +157,14 @@ class TestWhatMayAct:
         assert gpu.incident().facts["pid"] == 10
         assert gpu.incident().services == ("qwen",)
 
+    def test_history_read_late_does_not_change_the_facts_of_a_live_incident(self) -> None:
+        gpu = Chronicle(ladder("restart", "reboot"))
+        gpu.see(facts={"pid": 10})
+        gpu.wait(minutes=1)
+        gpu.see(live=False, facts={"pid": 9})
+        assert gpu.incident().facts["pid"] == 10
+        assert gpu.incident().findings == 2
+
     def test_a_real_finding_after_glued_text_begins_the_ladder(self) -> None:
         gpu = Chronicle(ladder("restart"))
         gpu.see(facts={"glued": True}, severity=Severity.WARNING)
@@ -175,6 +183,15 @@ class TestCount:
         assert gpu.engine.incidents == {}
         (count,) = gpu.engine.counts(gpu.now)
         assert (count.policy, count.subject, count.needs) == ("ecc", E5, 3)
+        gpu.see()
+        assert gpu.asked() == ["restart of qwen"]
+
+    def test_two_are_counted_too(self) -> None:
+        twice = Match(kinds=("nvidia.xid",), count=Rate(count=2, per=timedelta(minutes=10)))
+        gpu = Chronicle(ladder("restart", match=twice))
+        gpu.see()
+        assert gpu.engine.incidents == {}
+        gpu.wait(seconds=30)
         gpu.see()
         assert gpu.asked() == ["restart of qwen"]
 

@@ -59,6 +59,12 @@ class TestCompanions:
         assert gpu.incident(1).last == opened
         assert gpu.incident(2).policy == "follower"
 
+    def test_a_forged_line_explains_no_real_one(self) -> None:
+        gpu = Chronicle(ladder("restart"), FOLLOWER)
+        gpu.see(facts={"glued": True})
+        gpu.see(45, companion=True)
+        assert gpu.incident(2).policy == "follower"
+
     def test_another_gpu_is_another_event(self) -> None:
         gpu = Chronicle(ladder("restart"), FOLLOWER)
         gpu.see()
@@ -142,6 +148,13 @@ class TestInhibits:
     def test_a_forged_cause_inhibits_nothing(self) -> None:
         gpu = Chronicle(self.LOST, self.HUNG)
         gpu.see(79, facts={"glued": True})
+        gpu.see(kind="task.hung", subject="task:vllm")
+        assert gpu.incident(2).state is IncidentState.OPEN
+
+    def test_a_cause_whose_policy_has_gone_inhibits_no_more(self) -> None:
+        gpu = Chronicle(self.LOST, self.HUNG)
+        gpu.see(79)
+        gpu.reload(self.HUNG)
         gpu.see(kind="task.hung", subject="task:vllm")
         assert gpu.incident(2).state is IncidentState.OPEN
 

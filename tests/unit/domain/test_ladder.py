@@ -102,6 +102,11 @@ class TestEnds:
         gpu.report("1.1", "failed")
         gpu.report("1.1", "running")
         assert gpu.changes[before:] == []
+        gpu.end("reboot", "failed")
+        gpu.end("notify", "proved")
+        before = len(gpu.changes)
+        gpu.report("1.3", "failed")
+        assert gpu.changes[before:] == []
 
 
 class TestUsedUp:
@@ -340,12 +345,29 @@ class TestDropped:
         assert gpu.asked() == ["restart of qwen", "reboot"]
         assert not any(isinstance(change, RequestDropped) for change in gpu.changes)
 
+    def test_nor_does_it_drop_the_rung_that_waits_after_what_was_done(self) -> None:
+        gpu = Chronicle(ladder("restart", "reboot"))
+        gpu.see()
+        gpu.end("restart", "failed")
+        gpu.report("1.2", "waiting", "window")
+        gpu.clear()
+        assert gpu.dropped == []
+
     def test_a_request_that_ran_in_spite_of_being_dropped_is_believed(self) -> None:
         gpu = Chronicle(ladder("restart", "reboot"))
         gpu.see()
         gpu.clear()
         gpu.report("1.1", "running")
         gpu.report("1.1", "proved", "http 200")
+        assert gpu.incident().proved_step == 0
+
+    def test_of_two_dropped_only_the_one_that_ran_counts(self) -> None:
+        gpu = Chronicle(ladder("restart", "reboot"))
+        gpu.see(services=("qwen", "llama"))
+        gpu.clear()
+        gpu.report("1.2", "running")
+        gpu.report("1.2", "proved", "http 200")
+        assert gpu.incident().why == "restart of llama proved: http 200"
         assert gpu.incident().proved_step == 0
 
     def test_one_service_runs_and_the_other_is_dropped(self) -> None:

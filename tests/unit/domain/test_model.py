@@ -45,6 +45,8 @@ class TestInstant:
 
     def test_across_boots_without_one_only_the_uptime_is_proved(self) -> None:
         assert other_boot(timedelta(minutes=1), 9000 * HOUR, synced=False).since(START) == timedelta(minutes=1)
+        unsure = Instant(boot_id="boot-1", boottime=HOUR, utc=START.utc, synced=False)
+        assert other_boot(timedelta(minutes=1), HOUR, synced=True).since(unsure) == timedelta(minutes=1)
         assert other_boot(timedelta(minutes=1), -9000 * HOUR, synced=True).since(START) == timedelta(minutes=1)
 
 

@@ -91,6 +91,17 @@ def test_a_request_that_waits_is_asked_for_again_under_a_stricter_mode() -> None
     assert (request.id, request.mode) == ("1.2", "observe")
 
 
+def test_under_a_stricter_mode_what_was_done_already_counts() -> None:
+    gpu = Chronicle(ladder("restart", "reboot"))
+    gpu.see(services=("qwen", "llama"))
+    gpu.report("1.1", "running")
+    gpu.report("1.1", "proved")
+    gpu.reload(ladder("restart", "reboot", mode="observe"))
+    assert gpu.dropped == ["1.2"]
+    assert gpu.incident().proved_step == 0
+    assert gpu.asked() == ["restart of qwen", "restart of llama"]
+
+
 def test_a_reload_that_changes_nothing_changes_nothing() -> None:
     later = Step(do="reboot", after=timedelta(minutes=10))
     gpu = Chronicle(ladder("restart", later))
