@@ -29,7 +29,7 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _DATE = r"[^\s\]\d<]{1,10},? [^\s\]\d<]{1,10} +\d{1,2} \d\d:\d\d:\d\d \d{4}"
 _BRACKET = re.compile(
     r"\[(?:"
-    r" *(?P<uptime>\d{1,12}\.\d{6})(?: +<[ \d.+*-]{1,24}>)?"  # also dmesg -d and journalctl's short-delta
+    r" *(?P<uptime>\d{1,12}\.\d{6})(?: +<[ \d.+*-]{1,24}>| +)?"  # also dmesg -d and journalctl's short-delta
     rf"|(?P<date>{_DATE})(?: <[ \d.]{{1,24}}>)?"
     r"|<[ \d.]{1,24}>| *\+\d{1,12}\.\d{6}|[^\s\]\d]{1,10} ?\d{1,2} \d\d:\d\d"  # dmesg -t -d, -e
     r"| *[TC]\d{1,10}"  # the caller: a task or a CPU
@@ -46,7 +46,7 @@ _WALL = re.compile(
 # a colon is an identifier itself and no host.
 _KERNEL = re.compile(r"(?:\S*[^\s:] )??(?:(?P<facility>[a-z0-7]+)\.\w+ )?kernel: ?")
 _RFC5424 = re.compile(r"1 (?P<stamp>\S+) \S+ (?P<app>\S+) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?(?:\ufeff)?")
-_SHORT_MONOTONIC = re.compile(rb"(?m)^\[ *\d{1,12}\.\d{6}(?: +<[ \d.+*-]{1,24}>)?\] ([A-Za-z0-9_.-]{1,64}) kernel: ")
+_SHORT_MONOTONIC = re.compile(rb"(?m)^\[ *\d{1,12}\.\d{6}(?: +<[ \d.+*-]{1,24}>| +)?\] ([A-Za-z0-9_.-]{1,64}) kernel: ")
 _SYSLOG_ESCAPE = re.compile(r"#0(11|12)")  # tab and newline as rsyslog writes them
 _DMESG_JSON = re.compile(r'\s+"msg": ("(?:[^"\\]|\\.)*"),?\s*$')
 

@@ -110,6 +110,7 @@ FORMS: dict[str, tuple[str, timedelta | None, datetime | None]] = {
     "journalctl -o short-unix": ("1773454269.410233 h kernel: ", None, utc("2026-03-14T02:11:09.410233")),
     "journalctl -o short-monotonic": ("[  130.456250] gpu-a17 kernel: ", UPTIME, None),
     "journalctl -o short-delta": ("[  130.456250 <    0.000012 >] gpu-a17 kernel: ", UPTIME, None),
+    "journalctl -o short-delta, first": ("[  130.456250                ] gpu-a17 kernel: ", UPTIME, None),
 }  # fmt: skip
 
 
