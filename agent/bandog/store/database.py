@@ -79,6 +79,10 @@ class Database:
                 self.connection.execute("ROLLBACK")
             raise
 
+    def move_journal(self) -> None:
+        """Move the write-ahead log into the database as far as no reader holds it back."""
+        self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def checkpoint(self) -> None:
         """Move the write-ahead log into the database and cut it to nothing."""
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -160,6 +164,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> bool:
     # FULL: a commit is on the disk when it returns, not at the next checkpoint (sqlite.org/pragma.html).
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 4194304")
+    # The writer moves the journal between commits; this is for a flood that leaves it no pause (16 MB).
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     if not fresh and path.stat().st_size <= CHECK_LIMIT:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":

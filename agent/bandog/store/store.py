@@ -34,6 +34,8 @@ STUCK_AFTER = timedelta(seconds=5)
 STUCK_AGAIN = timedelta(seconds=60)
 LIMIT = 10_000
 """Statements that may wait for the disk; what newer ones replace is left out before one is refused."""
+CHECKPOINT_AFTER = 300
+"""Statements between two moves of the journal: about 1 MB of it."""
 _RETRY_SECONDS = 0.5
 _REOPEN_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
@@ -95,6 +97,7 @@ class Store:
         self._why = ""
         # The writer thread's own.
         self._dirty = False
+        self._since_checkpoint = 0
         self._pruned: Instant | None = None
 
     # --- on the loop -----------------------------------------------------------------------
@@ -300,6 +303,7 @@ class Store:
                 closing = self._closing
             if jobs:
                 self._write(database, jobs)
+                self._shorten(database)
             elif closing:
                 self._tidy(database, prune_too=False)
                 return
@@ -329,6 +333,7 @@ class Store:
         except (sqlite3.Error, OverflowError, ValueError) as error:
             return error
         self._dirty = True
+        self._since_checkpoint += sum(len(job.writes) for job in jobs)
         self.written += len(jobs)
         with self._turn:
             self._why = ""
@@ -347,6 +352,18 @@ class Store:
             self._post(self._settle, [future for job in jobs for future in job.futures], lost)
             return
         self._pause(_RETRY_SECONDS)
+
+    def _shorten(self, database: Database) -> None:
+        """Move the journal into the database between two commits, so that no commit waits for it."""
+        with self._turn:
+            waiting = bool(self._jobs)
+        if waiting or self._since_checkpoint < CHECKPOINT_AFTER:
+            return
+        self._since_checkpoint = 0
+        try:
+            database.move_journal()
+        except sqlite3.Error as error:
+            log.warning("moving the journal failed why=%s", error)
 
     def _tidy(self, database: Database, *, prune_too: bool) -> None:
         """While nothing is to be written: once a day drop what is old, and shorten the journal file."""
