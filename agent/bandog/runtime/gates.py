@@ -1,6 +1,8 @@
 """Reasons to wait before something disruptive (DESIGN section 7).
 
-Each gate is asked again every few seconds until none objects. What a gate cannot tell counts as a
+Each gate is asked again every few seconds, in the order in which the executor got them, until none
+objects; the patient one comes first, so that a request may wait for days without being looked at
+by the rest. What a gate cannot tell counts as a
 reason to wait, never as leave to act.
 """
 
@@ -276,24 +278,3 @@ class VetoGate:
         except Exception as error:
             return f"a veto refuses: it raised {type(error).__name__}"
         return str(reason) if reason else None
-
-
-def all_gates(
-    *,
-    holds: Holds,
-    windows: Callable[[], Mapping[str, Window]],
-    kubernetes: Callable[[], bool],
-    veto: Veto,
-    paths: Paths,
-    clock: Clock,
-    workers: Workers,
-) -> tuple[Gate, ...]:
-    """Return every gate in the order in which they are asked: the patient one first, plugins last."""
-    return (
-        WindowGate(windows, clock),
-        HoldGate(holds, paths=paths, clock=clock, workers=workers),
-        BootGate(clock),
-        PackageGate(paths=paths, workers=workers),
-        KubeletGate(kubernetes, paths=paths, clock=clock, workers=workers),
-        VetoGate(veto, workers),
-    )
