@@ -15,6 +15,7 @@ from bandog import Fact, Facts, Finding, Host, Instant, LogDetector, Record, Sev
 
 from ..xid import words
 from ..xid.catalog import Catalog, Version
+from ..xid.facts import DRIVER_FACTS, LOSS_FACTS, SXID_FACTS, XID_FACTS
 from ..xid.lines import LONGEST, OtherLine, SxidLine, XidLine, parse
 from ..xid.losses import LOSSES
 from ..xid.nvlink import LINK_CODES
@@ -34,84 +35,6 @@ STATE = timedelta(minutes=10)
 PROBE_MESSAGE = timedelta(seconds=1)  # three printed lines of one text
 MOST_GPUS = 64  # per host; the note on the one seen longest ago is dropped
 
-_XID_FACTS: Facts = {
-    "xid": int,
-    "text": str,
-    "pid": int,
-    "process": str,
-    "glued": bool,
-    "gi": int,
-    "ci": int,
-    "mnemonic": str,
-    "action": str,
-    "class": str,
-    "usable": str,
-    "channel": str,
-    "cause": str,
-    "gpc": int,
-    "tpc": int,
-    "sm": int,
-    "engine": str,
-    "client": str,
-    "address": str,
-    "fault": str,
-    "access": str,
-    "previous": int,
-    "component": str,  # not `unit`: that is a systemd unit everywhere else
-    "memory": str,
-    "partition": int,
-    "subpartition": int,
-    "row": str,
-    "page": str,
-    "pending": bool,
-    "rst": bool,
-    "drst": bool,
-    "link": int,
-    "fatal": bool,
-    "error_status": str,
-    "reason": int,
-    "status": str,
-    "seconds": int,
-    "instance": int,
-    "function": str,
-    "recovery_action": int,
-    "recovery_before": int,
-}
-_SXID_FACTS: Facts = {
-    "sxid": int,
-    "text": str,
-    "fatal": bool,
-    "tag": str,
-    "link": int,
-    "switch": int,
-    "first": bool,
-    "glued": bool,
-    "mnemonic": str,
-    "action": str,
-    "class": str,
-    "usable": str,
-}
-_LOSS_FACTS: Facts = {
-    "reason": str,
-    "text": str,
-    "action": str,
-    "glued": bool,
-    "uuid": str,
-    "serial": str,
-    "status": str,
-    "minor": int,
-}
-_DRIVER_FACTS: Facts = {
-    "reason": str,
-    "text": str,
-    "action": str,
-    "glued": bool,
-    "status": str,
-    "count": int,
-    "instance": int,
-    "minor": int,
-}
-
 
 class _Gpu:
     """What is remembered of one GPU: who it is, and when it was last said to be lost, and how."""
@@ -130,10 +53,10 @@ class XidDetector(LogDetector):
 
     name: ClassVar[str] = "xid"
     emits: ClassVar[Mapping[str, Facts]] = {
-        "nvidia.xid": _XID_FACTS,
-        "nvidia.sxid": _SXID_FACTS,
-        "gpu.lost": _LOSS_FACTS,
-        "gpu.driver-fault": _DRIVER_FACTS,
+        "nvidia.xid": XID_FACTS,
+        "nvidia.sxid": SXID_FACTS,
+        "gpu.lost": LOSS_FACTS,
+        "gpu.driver-fault": DRIVER_FACTS,
     }
     needles: ClassVar[tuple[bytes, ...]] = (b"NVRM: ", b"Xid (")
 

@@ -1,0 +1,83 @@
+"""The facts that the findings of the `xid` detector may state: their names are stable API."""
+
+from __future__ import annotations
+
+from bandog import Facts
+
+XID_FACTS: Facts = {
+    "xid": int,
+    "text": str,
+    "pid": int,
+    "process": str,
+    "glued": bool,
+    "gi": int,
+    "ci": int,
+    "mnemonic": str,
+    "action": str,
+    "class": str,
+    "usable": str,
+    "channel": str,
+    "cause": str,
+    "gpc": int,
+    "tpc": int,
+    "sm": int,
+    "engine": str,
+    "client": str,
+    "address": str,
+    "fault": str,
+    "access": str,
+    "previous": int,
+    "component": str,  # not `unit`: that is a systemd unit everywhere else
+    "memory": str,
+    "partition": int,
+    "subpartition": int,
+    "row": str,
+    "page": str,
+    "pending": bool,
+    "rst": bool,
+    "drst": bool,
+    "link": int,
+    "fatal": bool,
+    "error_status": str,
+    "reason": int,
+    "status": str,
+    "seconds": int,
+    "instance": int,
+    "function": str,
+    "recovery_action": int,
+    "recovery_before": int,
+}
+SXID_FACTS: Facts = {
+    "sxid": int,
+    "text": str,
+    "fatal": bool,
+    "tag": str,
+    "link": int,
+    "switch": int,
+    "first": bool,
+    "glued": bool,
+    "mnemonic": str,
+    "action": str,
+    "class": str,
+    "usable": str,
+}
+LOSS_FACTS: Facts = {
+    "reason": str,
+    "text": str,
+    "action": str,
+    "glued": bool,
+    "uuid": str,
+    "serial": str,
+    "status": str,
+    "minor": int,
+}
+DRIVER_FACTS: Facts = {
+    "reason": str,
+    "text": str,
+    "action": str,
+    "glued": bool,
+    "status": str,
+    "count": int,
+    "instance": int,
+    "minor": int,
+}
