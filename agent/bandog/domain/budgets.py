@@ -154,6 +154,8 @@ class Ledger:
 
     def __init__(self, limits: Limits, charges: Iterable[ChargeLike] = (), state: Mapping[str, Any] = EMPTY) -> None:
         self.limits = limits
+        if not isinstance(state, Mapping):
+            state = {"breaker": "unreadable"}
         self._charges: dict[tuple[str, bool], Charge] = {}
         for one in charges:
             charge = Charge(keys=tuple(one.keys), at=one.at, request=one.request, shadow=one.shadow)

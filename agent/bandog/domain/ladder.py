@@ -53,7 +53,7 @@ class Ladder:
 
     def due(self, case: Case, turn: Turn) -> None:
         """Begin a step that waited for its `after:`, if the time has come."""
-        if not case.delayed or not case.may_climb:
+        if not case.delayed:
             return
         index = case.incident.step
         if self._delay(case, case.policy.steps[index], turn) <= timedelta(0) and self._start(case, turn):

@@ -185,6 +185,8 @@ class TestHost:
     def test_a_stored_breaker_that_cannot_be_read_counts_as_tripped(self) -> None:
         for junk in ("x", 7, {}, {"at": {}}, []):
             assert Ledger(Limits(), state={"breaker": junk}).check(request(1), T0).kind is TRIPPED
+        junk_state: Any = ["x"]
+        assert Ledger(Limits(), state=junk_state).check(request(1), T0).kind is TRIPPED
 
 
 class TestShadow:
@@ -198,6 +200,12 @@ class TestShadow:
         assert ledger.breaker is None
         assert [use.used for use in ledger.usage(T0) if use.key == "host"] == [0]
         assert [use.used for use in ledger.usage(T0, shadow=True) if use.key == "host"] == [2]
+
+    def test_observing_for_months_does_not_fill_the_memory(self) -> None:
+        ledger = Ledger(Limits())
+        for number in range(1200):
+            ledger.charge(request(number), T0, shadow=True)
+        assert len(ledger._charges) == 1000
 
 
 class TestReboots:

@@ -345,9 +345,21 @@ def test_ended_incidents_leave_the_memory_after_a_while() -> None:
     gpu.end("restart", "proved")
     gpu.wait(minutes=1)
     assert gpu.incident().state is IncidentState.RESOLVED
+    assert [key for key in gpu.memory if key.startswith("engine.case")] == []
     gpu.wait(minutes=11)
     assert gpu.engine.incidents == {}
-    assert [key for key in gpu.memory if key.startswith("engine.case")] == []
+
+
+def test_an_inhibited_incident_leaves_the_memory_after_its_cause() -> None:
+    lost = ladder("reboot", name="lost", xid=(79,), inhibits=("nvidia.xid",), quiet=timedelta(minutes=1))
+    gpu = Chronicle(lost, ladder("restart"))
+    gpu.see(79)
+    gpu.see(94)
+    gpu.end("reboot", "proved")
+    for _ in range(3):
+        gpu.wait(minutes=11)
+    assert gpu.engine.incidents == {}
+    assert list(gpu.memory) == ["engine.last_incident"]
 
 
 def test_numbers_go_on_after_a_restart() -> None:

@@ -335,6 +335,12 @@ class TestDropped:
         gpu.see()
         assert gpu.asked() == ["restart of qwen", "restart of qwen"]
 
+    def test_evidence_is_taken_even_if_the_fault_clears_meanwhile(self) -> None:
+        gpu = Chronicle(ladder("evidence", "restart"))
+        gpu.see()
+        gpu.clear()
+        assert gpu.dropped == []
+
     def test_once_something_was_done_a_cleared_fault_does_not_stop_the_ladder(self) -> None:
         """The restart itself may have made the fault vanish, and left the service dead."""
         gpu = Chronicle(ladder("restart", "reboot"))
