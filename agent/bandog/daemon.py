@@ -332,6 +332,7 @@ class Daemon:
         return self.locator.annotate(finding) if not finding.services else finding
 
     def cursor(self) -> SaveCursor | None:
+        """Return how far the kernel's log was read, None before its first record."""
         position = self.kmsg.position()
         if position is None:
             return None

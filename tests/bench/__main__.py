@@ -1,0 +1,154 @@
+"""`make bench`: what the budgets of DESIGN.md section 12 come to on this machine.
+
+Usage: python tests/bench [--json] [--runs N] [NAME …]; `smoke` is a quick subset on a small scale
+with limits three times as wide. Exit code 1 if a must is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import footprint
+import latency
+import overrun
+import startup
+import throughput
+from figure import Figure, Measured
+
+FIGURES = (
+    Figure(
+        name="latency",
+        what="kernel stamp → first step, p99",
+        unit="ms",
+        must=20,
+        goal=10,
+        measure=latency.alone,
+    ),
+    Figure(
+        name="flood",
+        what="the same in a flood, p99",
+        unit="ms",
+        must=200,
+        goal=100,
+        measure=latency.in_flood,
+    ),
+    Figure(
+        name="explain",
+        what="explain, lines nobody wants",
+        unit="/s",
+        must=300_000,
+        goal=1_000_000,
+        measure=throughput.explain,
+        more_is_better=True,
+    ),
+    Figure(
+        name="replay",
+        what="replay, lines nobody wants",
+        unit="/s",
+        must=300_000,
+        goal=1_000_000,
+        measure=throughput.replay,
+        more_is_better=True,
+    ),
+    Figure(name="start", what="start to READY", unit="s", must=1.5, goal=1, measure=startup.ready),
+    Figure(
+        name="memory",
+        what="PSS of all processes",
+        unit="MiB",
+        must=84,
+        goal=64,
+        measure=footprint.memory,
+    ),
+    Figure(
+        name="idle",
+        what="CPU while nothing happens",
+        unit="%",
+        must=0.5,
+        goal=0.2,
+        measure=footprint.idle,
+    ),
+    Figure(
+        name="overrun",
+        what="wanted lines in the buffer found",
+        unit="%",
+        must=100,
+        goal=100,
+        measure=overrun.survived,
+        more_is_better=True,
+    ),
+)
+SMOKE = ("latency", "explain", "replay", "start", "memory")
+SLACK = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tests/bench", description=__doc__)
+    names = [one.name for one in FIGURES]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(names)}, or smoke; without, all but it")
+    parser.add_argument("--json", action="store_true", help="JSON Lines instead of a table")
+    parser.add_argument("--runs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - {*names, "smoke"}
+    if unknown:
+        parser.error(f"no figure is called {', '.join(sorted(unknown))}; there are {', '.join(names)} and smoke")
+    small = "smoke" in options.names
+    wanted = set(SMOKE if small else options.names or names)
+    if not options.json:
+        print(f"{'figure':<34} {'must':>12} {'goal':>12}   measured", flush=True)
+    kept = True
+    for figure in FIGURES:
+        if figure.name in wanted:
+            kept &= _take(figure, small=small, runs=1 if small else options.runs, as_json=options.json)
+    return 0 if kept else 1
+
+
+def _take(figure: Figure, *, small: bool, runs: int, as_json: bool) -> bool:
+    """Measure one figure, print it, and return whether every run keeps its must."""
+    slack = SLACK if small else 1
+    taken: list[tuple[Measured, float]] = []
+    for _ in range(runs):
+        measured = figure.measure(small)
+        taken.append((measured, os.getloadavg()[0]))
+    kept = all(figure.keeps(one.value, slack) for one, _ in taken)
+    print(json.dumps(_document(figure, taken, kept)) if as_json else _row(figure, taken, kept), flush=True)
+    return kept
+
+
+def _row(figure: Figure, taken: Sequence[tuple[Measured, float]], kept: bool) -> str:
+    sign = "≥" if figure.more_is_better else "≤"
+    values = "  ".join(f"{_number(one.value):>10}" for one, _ in taken)
+    word = "ok, goal reached" if all(figure.reaches_goal(one.value) for one, _ in taken) else "ok" if kept else "OVER"
+    must, goal = (f"{sign} {_number(limit)} {figure.unit}" for limit in (figure.must, figure.goal))
+    lines = [f"{figure.what:<34} {must:>12} {goal:>12} {values} {figure.unit}  {word}"]
+    for one, load in taken:
+        more = ", ".join(f"{name} {value}" for name, value in one.more.items())
+        lines.append(f"    {more}, load {load:.1f}")
+    return "\n".join(lines)
+
+
+def _document(figure: Figure, taken: Sequence[tuple[Measured, float]], kept: bool) -> dict[str, Any]:
+    return {
+        "figure": figure.name,
+        "unit": figure.unit,
+        "must": figure.must,
+        "goal": figure.goal,
+        "kept": kept,
+        "runs": [{"value": one.value, "load": load, **one.more} for one, load in taken],
+    }
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
