@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -36,7 +37,7 @@ class NotifySocket:
     def worst_gap(self, since: float) -> float:
         """Return the longest time without a ping from `since` until now, in seconds."""
         moments = [since, *(one for one in self.pings if one > since), time.monotonic()]
-        return max(later - earlier for earlier, later in zip(moments, moments[1:], strict=False))
+        return max(later - earlier for earlier, later in itertools.pairwise(moments))
 
     def close(self) -> None:
         """Stop listening."""

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ class SimulatedSystemd:
     `seconds` is the clock of its stamps, CLOCK_MONOTONIC as a rule.
     """
 
-    def __init__(self, units: dict[str, Sequence[str]], seconds: Callable[[], float] = _monotonic) -> None:
+    def __init__(self, units: Mapping[str, Sequence[str]], seconds: Callable[[], float] = _monotonic) -> None:
         self.units = {name: Unit(argv) for name, argv in units.items()}
         self.jobs: list[tuple[str, str]] = []
         self.seconds = seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bandog import Incident
@@ -265,9 +264,8 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
     """Return rows as text in columns."""
     cells = [[str(one) for one in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(one.ljust(width) for one, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    lines = ("  ".join(one.ljust(width) for one, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def moments(seed: int, count: int, least: float, most: float) -> Iterator[float]:
@@ -275,16 +273,3 @@ def moments(seed: int, count: int, least: float, most: float) -> Iterator[float]
     chance = random.Random(seed)
     for _ in range(count):
         yield chance.uniform(least, most)
-
-
-@contextlib.contextmanager
-def world(root: Path, **options: object) -> Iterator[World]:
-    """A world that is closed at the end."""
-    one = World(root, **options)  # type: ignore[arg-type]  # passed through
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-HOUR = timedelta(hours=1)
