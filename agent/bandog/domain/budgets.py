@@ -212,7 +212,7 @@ class Ledger:
     def fault_seen(self, kind: str, subject: str, facts: Mapping[str, Any], at: Instant, *, by: str = "") -> bool:
         """A fault was found: if it is one that we rebooted for and the boot is less than 30 min old,
         automatic reboots end. Returns True when that is news: store `export()` and tell people."""
-        if self.reboots_ended is not None or at.boottime > _RELAPSE:
+        if self.reboots_ended is not None or at.boottime > _RELAPSE or facts.get("glued"):
             return False
         key = fingerprint(kind, subject, facts)
         for charge in self._charges.values():

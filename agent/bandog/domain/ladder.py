@@ -150,6 +150,10 @@ class Ladder:
             why = f"{step.do} skipped: what was seen is not live, and bandog never acts on it"
             self._end(case, StepState.SKIPPED, why, turn)
             return False
+        if traits.disruptive and not case.incident.raised and not case.acted:
+            case.again = True
+            self._end(case, StepState.SKIPPED, f"{step.do} not begun: the fault has cleared", turn, tell=False)
+            return False
         services = case.incident.services if traits.per_service else (None,)
         if not services:
             self._end(case, StepState.SKIPPED, f"{step.do} skipped: no service of ours uses it", turn)

@@ -254,6 +254,7 @@ class TestReboots:
         early, late = self.booted(10 * MINUTE), self.booted(31 * MINUTE)
         assert not ledger.fault_seen("nvidia.xid", "gpu:0000:17:00.0", {}, early)
         assert not ledger.fault_seen("task.hung", "gpu:0000:e5:00.0", {}, early)
+        assert not ledger.fault_seen("nvidia.xid", "gpu:0000:e5:00.0", {"glued": True}, early)
         assert not ledger.fault_seen("nvidia.xid", "gpu:0000:e5:00.0", {}, late)
         assert not ledger.fault_seen("nvidia.xid", "gpu:0000:e5:00.0", {}, replace(T0, boottime=MINUTE))
         assert not ledger.fault_seen("nvidia.xid", "gpu:0000:e5:00.0", {}, self.booted(MINUTE, utc=NOON + 9 * DAY))

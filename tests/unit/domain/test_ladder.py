@@ -341,6 +341,16 @@ class TestDropped:
         gpu.clear()
         assert gpu.dropped == []
 
+    def test_a_fault_that_cleared_during_the_evidence_is_not_acted_on_until_it_returns(self) -> None:
+        gpu = Chronicle(ladder("evidence", "restart"))
+        gpu.see()
+        gpu.clear()
+        gpu.end("evidence", "proved")
+        assert gpu.asked() == ["evidence"]
+        gpu.wait(minutes=1)
+        gpu.see()
+        assert gpu.asked() == ["evidence", "restart of qwen"]
+
     def test_once_something_was_done_a_cleared_fault_does_not_stop_the_ladder(self) -> None:
         """The restart itself may have made the fault vanish, and left the service dead."""
         gpu = Chronicle(ladder("restart", "reboot"))
