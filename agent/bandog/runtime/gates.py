@@ -8,6 +8,7 @@ reason to wait, never as leave to act.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import struct
@@ -30,6 +31,8 @@ LOOK = timedelta(seconds=3)
 """How long a gate's look at a file may take; a dying disk is a reason to wait."""
 BOOT_GRACE = timedelta(minutes=10)
 VETO_DEADLINE = timedelta(seconds=5)
+VETOES = 4
+"""Requests that plugins are asked about at a time, so that slow ones do not occupy every thread."""
 KUBELET_EVERY = timedelta(seconds=30)
 CLOCK_FLOOR = datetime(2026, 1, 1, tzinfo=UTC)
 """An unsynchronised clock before this is a dead battery's, and no week day can be told by it."""
@@ -63,6 +66,24 @@ async def _look(workers: Workers, fn: Callable[[], T], name: str, deadline: time
         return await workers.run(fn, deadline=deadline, name=name)
     except (WorkerTimeout, WorkersBusy, OSError) as error:
         return f"cannot tell, so wait: {error}"
+
+
+class _SharedLook:
+    """One look at the host for all who ask while it lasts: a crowd of requests occupies one thread."""
+
+    def __init__(self, workers: Workers, fn: Callable[[], str | None], name: str, deadline: timedelta = LOOK) -> None:
+        self._workers = workers
+        self._fn = fn
+        self._name = name
+        self._deadline = deadline
+        self._under_way: asyncio.Future[str | None] | None = None
+
+    async def ask(self) -> str | None:
+        """Return the reason to wait that the look finds."""
+        if self._under_way is None or self._under_way.done():
+            look = _look(self._workers, self._fn, self._name, self._deadline)
+            self._under_way = asyncio.ensure_future(look)
+        return await asyncio.shield(self._under_way)
 
 
 class Holds:
@@ -111,10 +132,9 @@ class HoldGate:
         self, holds: Holds, *, paths: Paths, clock: Clock, workers: Workers, deadline: timedelta = LOOK
     ) -> None:
         self._holds = holds
-        self._deadline = deadline
-        self._file = paths.etc / "hold"
         self._clock = clock
-        self._workers = workers
+        file = paths.etc / "hold"
+        self._look = _SharedLook(workers, lambda: _hold_file(file), "gate.hold", deadline)
 
     async def check(self, request: Request, incident: Incident | None) -> str | None:
         """Return who paused what and why."""
@@ -123,7 +143,7 @@ class HoldGate:
             what = "everything" if hold.target == "*" else hold.target
             until = f" until {hold.until.utc:%Y-%m-%d %H:%M} UTC" if hold.until is not None else ""
             return f"{what} is on hold{until} by {hold.by}: {hold.reason}"
-        return await _look(self._workers, lambda: _hold_file(self._file), "gate.hold", self._deadline)
+        return await self._look.ask()
 
 
 def _hold_file(file: Path) -> str | None:
@@ -143,11 +163,11 @@ class PackageGate:
 
     def __init__(self, *, paths: Paths, workers: Workers) -> None:
         self._files = tuple(paths.at(file) for file in PACKAGE_LOCKS)
-        self._workers = workers
+        self._look = _SharedLook(workers, self._held, "gate.package")
 
     async def check(self, request: Request, incident: Incident | None) -> str | None:
         """Return which lock is held, and by which process."""
-        return await _look(self._workers, self._held, "gate.package")
+        return await self._look.ask()
 
     def _held(self) -> str | None:
         for file in self._files:
@@ -185,7 +205,7 @@ class KubeletGate:
         self._allowed = allowed
         self._proc = paths.proc
         self._clock = clock
-        self._workers = workers
+        self._look = _SharedLook(workers, self._find, "gate.kubelet")
         self._seen: tuple[Instant, str | None] | None = None
 
     async def check(self, request: Request, incident: Incident | None) -> str | None:
@@ -194,7 +214,7 @@ class KubeletGate:
             return None
         now = self._clock.now()
         if self._seen is None or now.since(self._seen[0]) >= KUBELET_EVERY:
-            self._seen = (now, await _look(self._workers, self._find, "gate.kubelet"))
+            self._seen = (now, await self._look.ask())
         return self._seen[1]
 
     def _find(self) -> str | None:
@@ -263,15 +283,17 @@ class VetoGate:
         self._veto = veto
         self._deadline = deadline
         self._workers = workers
+        self._turns = asyncio.Semaphore(VETOES)
 
     async def check(self, request: Request, incident: Incident | None) -> str | None:
         """Return a plugin's reason."""
         if incident is None:
             return "its incident is not known, so no plugin can be asked"
         try:
-            reason = await self._workers.run(
-                lambda: self._veto(request=request, incident=incident), deadline=self._deadline, name="gate.veto"
-            )
+            async with self._turns:
+                reason = await self._workers.run(
+                    lambda: self._veto(request=request, incident=incident), deadline=self._deadline, name="gate.veto"
+                )
         except (WorkerTimeout, WorkersBusy) as error:
             return f"a veto refuses: {error}"
         # A plugin at work: whatever it raises is a refusal, never leave to act.

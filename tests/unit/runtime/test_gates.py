@@ -170,6 +170,32 @@ def test_a_hold_file_on_a_disk_that_hangs_holds(host: FakeHost) -> None:
         pass
 
 
+def test_a_crowd_of_requests_shares_one_look(host: FakeHost) -> None:
+    workers = Workers(max_threads=3)
+    gates: list[Gate] = [
+        HoldGate(Holds(), paths=host.paths, clock=host.clock, workers=workers),
+        PackageGate(paths=host.paths, workers=workers),
+        KubeletGate(lambda: False, paths=host.paths, clock=host.clock, workers=workers),
+    ]
+
+    async def crowd() -> list[str | None]:
+        return await asyncio.gather(*(gate.check(request(), INCIDENT) for gate in gates for _ in range(50)))
+
+    assert set(asyncio.run(crowd())) == {None}
+    assert workers.refused == 0
+
+
+def test_a_crowd_asks_the_veto_in_turns(host: FakeHost) -> None:
+    workers = Workers(max_threads=4)
+    gate = VetoGate(lambda *, request, incident: None, workers)
+
+    async def crowd() -> list[str | None]:
+        return await asyncio.gather(*(gate.check(request(), INCIDENT) for _ in range(50)))
+
+    assert set(asyncio.run(crowd())) == {None}
+    assert workers.refused == 0
+
+
 # --- packages ----------------------------------------------------------------------------------------
 
 HOLDER = """
