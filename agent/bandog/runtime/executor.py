@@ -371,14 +371,16 @@ class Executor:
         course.state = StepState.PROVING
         self._save(course)
         self._report(course, StepState.PROVING, "the agent was interrupted; it looks whether the act helped")
-        return await self._prove(course, action, course.result)
+        return await self._prove(course, action, course.result, taken_up=True)
 
-    async def _prove(self, course: Course, action: Action, result: Result) -> End:
+    async def _prove(self, course: Course, action: Action, result: Result, *, taken_up: bool = False) -> End:
         request, began = course.request, course.proving or self._clock.now()
         limit = await acting.proof_time(action, request, self._site, self._workers)
-        last = ""
+        now, last = self._clock.now(), ""
+        # While the agent was away nobody looked, so at least half of the time is left to look now.
+        spent = min(now.since(began), limit / 2) if taken_up else now.since(began)
         while True:
-            left = limit - self._clock.now().since(began)
+            left = limit - spent - self._clock.now().since(now)
             if left <= timedelta():
                 why = f"not proved within {format_duration(limit)}" + (f": {last}" if last else "")
                 return End(StepState.FAILED, why, result.facts)

@@ -732,6 +732,20 @@ def test_a_proof_goes_on_with_the_stored_result_and_the_time_that_is_left(tmp_pa
     play(Rig(tmp_path), story)
 
 
+def test_a_proof_whose_time_passed_while_nobody_looked_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.action.proof_deadline = timedelta(seconds=30)
+        rig.action.answers = [Proof.not_yet()] * 3
+        began = rig.clock.now()
+        rig.clock.advance(timedelta(hours=1))
+        done = Result.done("restarted", pid=9)
+        rig.executor.resume([SavedRequest(request=request(), state=S.PROVING, started=NOW, result=done, proving=began)])
+        assert (await rig.end()).state is S.PROVED
+        assert rig.action.runs == []
+
+    play(Rig(tmp_path), story)
+
+
 def test_what_still_waited_goes_through_the_gates_again_if_its_finding_is_fresh(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         rig.clock.advance(timedelta(minutes=4))
