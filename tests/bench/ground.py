@@ -32,7 +32,6 @@ SERVICE = f"""\
 service: bench
 unit: {UNIT}
 gpus: all
-ready: unit
 """
 
 
@@ -112,6 +111,10 @@ class Running:
                 self.__exit__()
                 raise SystemExit(f"the daemon does not start:\n{(ground.root / 'log').read_text()}") from None
             self.ready_after = time.monotonic() - began
+        wrong = [one for one in self.status()["problems"] if ": warning: " not in one]
+        if wrong:
+            self.__exit__()
+            raise SystemExit("\n".join(wrong))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from kernel import Printk, subjects, xid
 # tells a chat, as any policy does, and its step is disruptive, so that it waits for the disk.
 MAIN = """\
 mode: enforce
-notify: {{chat: {{urls: "{url}"}}}}
+notify: {{oncall: {{urls: "{url}"}}}}
 budgets: {{host: 1000000 per 24h}}
 plugins: {{bench-act: {{pipe: {pipe}}}}}
 """
@@ -22,7 +22,7 @@ POLICY = """\
 policy: bench
 match: {kind: nvidia.xid, facts: {xid: [94]}}
 quiet: 5s
-notify: [chat]
+notify: [oncall]
 steps: [{do: bench-act}]
 """
 PATIENCE = 30.0
@@ -116,6 +116,6 @@ def _judged(watch: Stopwatch, flood: Flood | None, cpu: float, daemon: Running) 
         more["CPU a line"] = f"{cpu * 1000:.1f} ms"
     else:
         more["flood"] = f"{flood.reached:,.0f} lines/s"
-    if kmsg["lost"]:
-        more["lost"] = str(kmsg["lost"])
+    if kmsg["counts"]["lost"]:
+        more["lost"] = str(kmsg["counts"]["lost"])
     return Measured(value=percentile(watch.took, 0.99), more=more)

@@ -41,11 +41,11 @@ def survived(small: bool) -> Measured:
                 seen |= {subject.removeprefix("gpu:").removesuffix(".0") for _, subject in acts.take(1.0)}
             kmsg = next(one for one in daemon.status()["sources"] if one["name"] == "kmsg")
     found = len(there & seen) / len(there) * 100
-    counted = kmsg["lost"] == len(ring.overwritten)
+    counted = kmsg["counts"]["lost"] == len(ring.overwritten)
     more = {
         "wanted and there": f"{len(there)}",
         "overwritten": f"{len(ring.overwritten):,}",
-        "counted as lost": f"{kmsg['lost']:,}",
+        "counted as lost": f"{kmsg['counts']['lost']:,}",
         "lines": f"{LINES:,} in {seconds:.2f} s",
     }
     return Measured(value=found if counted and not seen - there else 0.0, more=more)
