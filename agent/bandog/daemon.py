@@ -56,11 +56,13 @@ from .site import LocalSite
 from .sources.bookmark import Bookmark
 from .sources.gap import Gap, Missing
 from .sources.journal import JournalUnavailable
+from .sources.journal import boots as journal_boots
 from .sources.journal_child import kernel_gaps
 from .sources.kmsg import KmsgSource
 from .sources.kmsg_device import open_kmsg
 from .sources.refill import Refill
 from .sources.ticker import Ticker
+from .store.database import How
 from .store.lost import marker_path, state_lost
 from .store.rows import AddEvent, Row, SaveCursor
 from .store.store import Store
@@ -110,7 +112,6 @@ class Daemon:
         self.catalogue = self.found.catalogue
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
-        self.lost: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _load(self) -> Loaded:
@@ -122,15 +123,15 @@ class Daemon:
         return replace(config, mode="observe") if self.settings.observe or loaded.config is None else config
 
     def mode(self) -> str | tuple[str, ...]:
-        """Return what may act now: the configured mode, or observe after lost state."""
-        return "observe" if self.lost else self.config.mode
+        """Return what the configuration lets act; the breaker is the executor's."""
+        return self.config.mode
 
     # --- building ----------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Build and join everything, begin to watch, and say READY."""
         self.guard.start()
-        self.workers = Workers(on_stuck=self._workers_stuck)
+        self.workers = Workers(on_stuck=self._workers_stuck, on_free=self._workers_free)
         self.store = Store(
             self.paths.state / "bandog.db",
             clock=self.clock,
@@ -140,7 +141,8 @@ class Daemon:
             on_back=self._store_back,
         )
         opened = await self.store.open(OPEN_STORE)
-        self.lost = state_lost(opened, None)
+        boots = await self._boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
+        lost = state_lost(opened, boots)
         saved = await self.store.load()
         self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock))
         self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
@@ -168,7 +170,8 @@ class Daemon:
         self.house = Housekeeping(self)
         self.sender.start(saved.messages)
         self.executor.resume(saved.requests)
-        self._report_start()
+        self.pipeline.tick()  # at once: what the engine no longer wants must not begin
+        self._report_start(lost)
         self.kmsg.start(self.pipeline.feed)
         self._begin()
         self.control = Control(self.paths.run / "control", self._operations().table())
@@ -177,6 +180,18 @@ class Daemon:
         except OSError as error:
             log.error("no control socket path=%s why=%s", self.paths.run, error)
         self.notifier.ready(self.house.summary())
+
+    async def _boots_last_hour(self) -> int | None:
+        """Count the boots of the last hour, this one too; None where the journal cannot tell."""
+        now = self.clock.now().utc
+
+        def count() -> int:
+            return sum(now - one.first <= timedelta(hours=1) for one in journal_boots(self.paths))
+
+        try:
+            return await self.workers.run(count, deadline=OPEN_STORE, name="boots")
+        except (WorkerTimeout, WorkersBusy, JournalUnavailable):
+            return None
 
     def _build_site(self) -> None:
         self.children = Children()
@@ -207,7 +222,7 @@ class Daemon:
             secrets=self.secrets,
             last=self.last_sink,
             save=lambda row: loop.call_soon_threadsafe(self.commit, row),
-            policy_of={policy.name: policy for policy in self.config.policies}.get,
+            policy_of=lambda name: next((one for one in self.config.policies if one.name == name), None),
         )
 
     def targets(self) -> dict[str, list[str]]:
@@ -234,13 +249,14 @@ class Daemon:
             workers=self.workers,
             actions=self.plugins.actions,
             gates=(
+                # First: a request that waits days for its window must not run out of patience at the others.
+                gates.WindowGate(lambda: self.config.windows, self.clock),
                 gates.HoldGate(self.holds, paths=self.paths, clock=self.clock, workers=self.workers),
                 gates.PackageGate(paths=self.paths, workers=self.workers),
                 gates.KubeletGate(
                     lambda: self.config.kubernetes, paths=self.paths, clock=self.clock, workers=self.workers
                 ),
                 gates.BootGate(self.clock),
-                gates.WindowGate(lambda: self.config.windows, self.clock),
                 gates.VetoGate(veto, self.workers),
             ),
             report=lambda report: self.pipeline.apply(report),
@@ -313,7 +329,6 @@ class Daemon:
             status=self.house.status,
             plugins=self.house.plugin_lines,
             test_targets=self.house.test_targets,
-            disarmed=lambda: self.lost is not None,
             rearmed=self._rearmed,
             reload=self.reload,
         )
@@ -369,6 +384,9 @@ class Daemon:
     def _workers_stuck(self, names: tuple[str, ...]) -> None:
         self.say("agent.workers-stuck", Severity.ERROR, count=len(names), why=", ".join(names))
 
+    def _workers_free(self) -> None:
+        self.say("agent.workers-stuck", Severity.ERROR, raised=False, count=0)
+
     def _store_stuck(self, stuck: timedelta, why: str) -> None:
         self.say("agent.store-stuck", Severity.CRITICAL, seconds=round(stuck.total_seconds()), why=why)
 
@@ -398,18 +416,18 @@ class Daemon:
         self.say("agent.breaker-tripped", Severity.CRITICAL, why=why)
 
     def _rearmed(self) -> None:
-        self.lost = None
         for kind in ("agent.breaker-tripped", "agent.state-lost"):
             self.say(kind, Severity.CRITICAL, raised=False)
 
-    def _report_start(self) -> None:
+    def _report_start(self, lost: str | None) -> None:
         self.commit(AddEvent(incident=0, at=self.clock.now(), what="started", why=f"mode {self.mode()}"))
         for report in self.plugins.reports:
             if report.state == "broken":
                 subject = subjects.plugin(report.name)
                 self.pipeline.say("agent.plugin-broken", subject, Severity.ERROR, plugin=report.name, why=report.why)
-        if self.lost:
-            self.say("agent.state-lost", Severity.CRITICAL, why=self.lost)
+        if lost:
+            self.executor.trip(lost)
+            self.say("agent.state-lost", Severity.CRITICAL, why=lost)
         self._report_config(self.loaded)
 
     def _report_config(self, loaded: Loaded) -> None:

@@ -122,7 +122,7 @@ class Housekeeping:
         now = daemon.clock.now()
         alive = report.open_incidents(daemon.engine.incidents.values())
         stuck = daemon.store.stuck_for()
-        breaker = daemon.lost or (daemon.ledger.breaker.why if daemon.ledger.breaker else "")
+        breaker = daemon.ledger.breaker.why if daemon.ledger.breaker else ""
         return {
             "running": True,
             "version": metadata.version("bandog"),

@@ -50,7 +50,6 @@ class Operations:
     status: Callable[[], dict[str, Any]]
     plugins: Callable[[], list[dict[str, Any]]]
     test_targets: Callable[[Sequence[str], str], Awaitable[list[tuple[str, bool, str]]]]
-    disarmed: Callable[[], bool]
     rearmed: Callable[[], None]
     reload: Callable[[], Awaitable[str]]
 
@@ -114,7 +113,7 @@ class Operations:
 
     async def rearm(self, by: str) -> dict[str, Any]:
         """Arm again after the breaker tripped."""
-        if not self.executor.rearm() and not self.disarmed():
+        if not self.executor.rearm():
             raise OperatorError("nothing has tripped; there is nothing to arm again")
         self.rearmed()
         await self._record(self._event("rearmed", "by a person", by))

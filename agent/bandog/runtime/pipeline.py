@@ -23,9 +23,9 @@ from ..domain.changes import (
     RequestMade,
     Tick,
 )
-from ..domain.model import Finding, Instant, Record, Request, Severity, to_json
+from ..domain.model import Finding, Instant, Record, Request, Severity, StepState, to_json
 from ..plugin import LogDetector
-from ..store.rows import AddEvent, Remember, Row, SaveCursor, SaveIncident
+from ..store.rows import AddEvent, Remember, Row, SaveCursor, SavedRequest, SaveIncident
 from .guard import Guard, PluginTimeout
 
 log = logging.getLogger(__name__)
@@ -185,5 +185,7 @@ def _rows(change: Change, now: Instant) -> Iterable[Row]:
             why=change.why,
             data=data,
         )
+    elif isinstance(change, RequestMade):
+        yield SavedRequest(request=change.request, state=StepState.WAITING)
     elif isinstance(change, Remembered):
         yield Remember(key=change.key, value=change.value)
