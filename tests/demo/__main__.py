@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 from rich.markup import escape
-from simhost.stage import Stage
 
 from bandog.domain.changes import IncidentChanged
+from simhost.stage import Stage
 
 STORIES = ("xid",)
 XID = "NVRM: Xid (PCI:0000:e5:00): 94, Contained: SM (0x1). RST: No, D-RST: No"

@@ -75,13 +75,20 @@ class ChargeLike(Protocol):
     """A charge as the ledger or the store writes it."""
 
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """What it counts against."""
+
     @property
-    def at(self) -> Instant: ...
+    def at(self) -> Instant:
+        """When it was charged."""
+
     @property
-    def request(self) -> str: ...
+    def request(self) -> str:
+        """The request that acted."""
+
     @property
-    def shadow(self) -> bool: ...
+    def shadow(self) -> bool:
+        """True when it was only observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
