@@ -100,9 +100,8 @@ class Lab:
         return self.machine.ssh(f"bandog {' '.join(words)}", check=False)
 
     def incidents(self) -> list[dict[str, Any]]:
-        """Return the incidents, open and closed, as `bandog incidents --json` tells them."""
-        found = json.loads(self.bandog("incidents", "--json") or "[]")
-        return list(found["incidents"] if isinstance(found, dict) else found)
+        """Return the incidents, open and closed, the newest first, as `bandog incidents --json` tells them."""
+        return [json.loads(line) for line in self.bandog("incidents", "--json").splitlines()]
 
     def show(self, incident: int) -> dict[str, Any]:
         """Return one incident in full."""
@@ -128,6 +127,10 @@ class Lab:
     def main_pid(self, unit: str = UNIT) -> int:
         """Return the pid of the unit's main process, 0 if there is none."""
         return int(self.machine.ssh(f"systemctl show -P MainPID {unit}"))
+
+    def await_seen(self, pid: int) -> None:
+        """Wait until the agent has had its look at which unit a process belongs to (every 5 s)."""
+        self.machine.ssh(f"test -d /proc/{pid} && sleep 6")
 
     # --- what was asked of systemd ---------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from ..machine import wait_until
 from ..scenario import scenario
 
 SECURITY_LIMIT = 4.0
+# systemd calls for a reload when the file is newer than what it has loaded
+AGED_UNIT = "touch -d 2020-01-01 /usr/lib/systemd/system/bandog.service"
 
 
 def reloads(lab: Lab, mark: str) -> list[str]:
@@ -58,7 +60,7 @@ def files_are_there(lab: Lab) -> None:
         "/usr/share/bash-completion/completions/bandog /usr/share/zsh/vendor-completions/_bandog "
         "/usr/share/fish/vendor_completions.d/bandog.fish /usr/share/bandog/schema/policy.json"
     )
-    assert lab.bandog("check").startswith("fine"), lab.bandog("check")
+    vm.ssh("bandog check")
     vm.ssh("systemctl stop bandog && test -d /run/bandog && systemctl start bandog")
 
 
@@ -73,7 +75,7 @@ def upgrades(lab: Lab) -> None:
     assert lab.main_pid("bandog") not in (0, before)
     wait_until("the hold is still there", 30, lambda: "kept-over-the-upgrade" in lab.bandog("status", "--json"))
     # an older text of our unit is loaded: now a reload is needed
-    vm.ssh("touch /usr/lib/systemd/system/bandog.service && systemctl daemon-reload")
+    vm.ssh(f"{AGED_UNIT}; systemctl daemon-reload")
     mark = lab.mark()
     install(lab)
     assert len(reloads(lab, mark)) == 1
@@ -84,7 +86,7 @@ def upgrades(lab: Lab) -> None:
 def upgrade_spares_containers(lab: Lab) -> None:
     vm = lab.machine
     vm.ssh(
-        "mknod -m 666 /dev/nvidia0 c 195 0; touch /usr/lib/systemd/system/bandog.service; systemctl daemon-reload; "
+        f"mknod -m 666 /dev/nvidia0 c 195 0; {AGED_UNIT}; systemctl daemon-reload; "
         "systemd-run -q --scope --unit=docker-lab.scope -p DevicePolicy=closed sleep 600 >/dev/null 2>&1 & sleep 1"
     )
     wait_until("the container runs", 20, lambda: vm.status("systemctl is-active -q docker-lab.scope") == 0)
