@@ -15,7 +15,7 @@ from ..config import Config, load
 from ..config.types import parse_duration
 from ..domain.budgets import Ledger, Limits
 from ..domain.engine import Engine
-from ..domain.model import StepState, to_json
+from ..domain.model import Instant, StepState, to_json
 from ..host.clock import SystemClock
 from ..host.paths import Paths
 from ..pluginloader import LocalHost, Plugins, discover
@@ -149,7 +149,7 @@ def _printer(as_json: bool) -> Callable[[Moment], None]:
         if as_json:
             click.echo(json.dumps(_document(moment)))
         elif change.what not in ("finding", "step-waiting"):
-            stamp = f"{moment.at.utc:%Y-%m-%d %H:%M:%S}"
+            stamp = _stamp(moment.at)
             place = f" line {moment.line}" if moment.line else ""
             what = f"{change.action} {change.what}" if change.action else change.what
             number = click.style(f"#{change.incident.id}", bold=True)
@@ -158,6 +158,15 @@ def _printer(as_json: bool) -> Callable[[Moment], None]:
             )
 
     return tell
+
+
+def _stamp(at: Instant) -> str:
+    """Return the wall clock of a line, or the time since boot where the log tells no other."""
+    from ..sources.text_time import told_wall
+
+    if told_wall(at):
+        return f"{at.utc:%Y-%m-%d %H:%M:%S}"
+    return f"[{at.boottime.total_seconds():12.3f}]"
 
 
 def _document(moment: Moment) -> dict[str, Any]:
