@@ -109,9 +109,8 @@ def _read_file(file: Path, run: Replay, today: datetime) -> None:
     from ..sources.text import TextReader
     from ..sources.text_file import open_log
 
-    needles = sorted({needle for one in run.detectors for needle in one.needles})
     reader = TextReader(
-        needles=needles,
+        needles=_needles(run),
         feed=run.feed,
         flush=run.flush,
         is_open=run.is_open,
@@ -121,6 +120,10 @@ def _read_file(file: Path, run: Replay, today: datetime) -> None:
         task = bar.add_task("replay", total=file.stat().st_size if str(file) != "-" else None)
         reader.read(stream, progress=lambda done: bar.advance(task, done))
     reader.close()
+
+
+def _needles(run: Replay) -> list[bytes]:
+    return sorted({needle for one in run.detectors for needle in one.needles})
 
 
 def _progress(file: Path) -> Progress:
@@ -135,7 +138,7 @@ def _read_journal(paths: Paths, run: Replay, boot: str | None, back: timedelta |
     from ..sources.journal import JournalUnavailable, kernel_records
 
     try:
-        for record in kernel_records(paths, boot=boot, back=back):
+        for record in kernel_records(paths, boot=boot, back=back, needles=_needles(run), is_open=run.is_open):
             run.feed(record)
             if run.is_open():
                 run.flush(record.at)

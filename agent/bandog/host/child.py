@@ -98,7 +98,7 @@ class Children:
         if not argv:
             return ChildOutcome(code=127, err=b"no program given")
         until = time.monotonic() + deadline.total_seconds()
-        name = Path(argv[0]).name
+        name = _name(argv)
         if name in self.stuck:
             return ChildOutcome(code=None, err=f"an earlier {name} still hangs".encode(), stuck=True)
         surroundings = {**ENVIRONMENT, **(env or {})}
@@ -178,6 +178,13 @@ class Children:
 
 
 _NUDGE = _Order(argv=[], env={}, stdin=False)
+
+
+def _name(argv: Sequence[str]) -> str:
+    """Return what a stuck child is known by: its program, or the module that a Python runs."""
+    if "-m" in argv[1:-1]:
+        return argv[argv.index("-m", 1) + 1]
+    return Path(argv[0]).name
 
 
 def _make(order: _Order) -> None:
