@@ -174,7 +174,7 @@ class Daemon:
         self._report_start(lost)
         self.kmsg.start(self.pipeline.feed)
         self._begin()
-        self.control = Control(self.paths.run / "control", self._operations().table())
+        self.control = Control(self.paths.run / "control", self.operations().table())
         try:
             await self.control.start()
         except OSError as error:
@@ -316,7 +316,8 @@ class Daemon:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
-    def _operations(self) -> Operations:
+    def operations(self) -> Operations:
+        """Return what the control socket offers."""
         return Operations(
             clock=self.clock,
             pipe=self.pipeline,

@@ -71,3 +71,42 @@ def test_an_xid_that_came_while_the_agent_was_down_is_acted_on_once(stage: Calla
     asyncio.run(story())
     assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
     assert len(host.said("opened")) == 1
+
+
+def test_a_drill_is_told_as_one_and_acts_only_with_really(stage: Callable[..., Stage]) -> None:
+    host = stage()
+
+    async def story() -> None:
+        async with host.running() as daemon:
+            operations = daemon.operations().table()
+            ordered = {"kinds": ["nvidia.xid"], "service": "qwen", "subject": None, "facts": {"xid": 94}, "by": "ada"}
+            operations["drill"](**ordered, really=False)
+            await host.until(lambda: any("[DRILL]" in one["title"] for one in host.sink.messages))
+            await host.until(lambda: any(one.end and one.end.value == "would" for one in host.changes))
+            assert host.systemd.jobs == []
+            operations["drill"](**{**ordered, "subject": "gpu:0000:e5:00.0"}, really=True)
+            await host.until(lambda: host.systemd.jobs == [("restart", "vllm-qwen.service")])
+
+    asyncio.run(story())
+
+
+def test_a_reload_with_a_mistake_keeps_the_old_policies_and_says_so(stage: Callable[..., Stage]) -> None:
+    host = stage()
+    agent = "policy: agent\nmatch: {kind: 'agent.*'}\nresolve: cleared\nquiet: 0s\nnotify: [oncall]\n"
+    (host.root / "etc/policies.d/90-agent.yaml").write_text(agent)
+    file = host.root / "etc/policies.d/10-test.yaml"
+    good = file.read_text()
+
+    async def story() -> None:
+        async with host.running() as daemon:
+            file.write_text(good.replace("do: restart", "do: restrat"))
+            assert "the old configuration stays" in await daemon.reload()
+            await host.until(lambda: any(one.incident.kind == "agent.config-broken" for one in host.said("opened")))
+            assert "test-xid" in {policy.name for policy in daemon.engine.policies}
+            file.write_text(good.replace("test-xid", "renamed-xid"))
+            assert "in force" in await daemon.reload()
+            host.kernel.print(XID)
+            await host.until(lambda: any(one.incident.policy == "renamed-xid" for one in host.said("resolved")), 30)
+
+    asyncio.run(story())
+    assert host.systemd.jobs == [("restart", "vllm-qwen.service")]

@@ -72,7 +72,7 @@ class Admission:
         Without a pause of the loop, so that nothing can change between the last look and the slot.
         """
         request = course.request
-        if request.drill and not request.with_.get("really"):
+        if request.drill and request.facts.get("really") is not True:
             return End(StepState.WOULD, f"drill: {_would_have(request)}")
         observed = self._observed(request)
         if observed is not None:

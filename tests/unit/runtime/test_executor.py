@@ -402,7 +402,7 @@ def test_a_drill_acts_only_with_really(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         rig.executor.submit(request("1.1", drill=True))
         assert (await rig.end("1.1")).why == "drill: would have restarted qwen"
-        rig.executor.submit(request("1.2", drill=True, with_={"really": True}))
+        rig.executor.submit(request("1.2", drill=True, facts={"really": True}))
         assert (await rig.end("1.2")).state is S.PROVED
         assert rig.action.runs == ["1.2"]
 

@@ -1,0 +1,129 @@
+"""The command line: every command has help, prints JSON where it says so, and exits as the manual tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from bandog.cli import COMMANDS, main
+
+TOP = Path(__file__).parents[3]
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(main, list(words), env=env)
+    return done.exit_code, done.output
+
+
+def moved(tmp_path: Path) -> dict[str, str]:
+    """A host whose three trees are empty."""
+    for name in ("etc", "state", "run"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    return {
+        "BANDOG_ETC": str(tmp_path / "etc"),
+        "BANDOG_STATE": str(tmp_path / "state"),
+        "BANDOG_RUN": str(tmp_path / "run"),
+    }
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help_in_words(command: str) -> None:
+    code, text = run(command, "--help")
+    assert code == 0
+    assert len(text.split("Options:")[0].split()) > 8, text
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_option_says_what_it_does(command: str) -> None:
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    commands = list(found.commands.values()) if isinstance(found, click.Group) else [found]
+    silent = [
+        option.opts
+        for one in commands
+        for option in one.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help and "--limit" not in option.opts
+    ]
+    assert silent == []
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert run("melt")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("hold",), ("hold", "2 hours", "--reason", "x"), ("replay",), ("replay", "--boot", "0", "--since", "1h")]
+)
+def test_wrong_words_are_a_usage_error(words: tuple[str, ...]) -> None:
+    assert run(*words)[0] == 2
+
+
+def test_status_without_a_daemon_says_so_and_exits_1(tmp_path: Path) -> None:
+    code, text = run("status", "--json", env=moved(tmp_path))
+    assert code == 1
+    assert json.loads(text)["running"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ack", "1"), ("rearm",), ("release",), ("hold", "1h", "--reason", "x"), ("notify-test",)],
+    ids=lambda words: words[0],
+)
+def test_an_order_without_a_daemon_is_an_error_that_names_it(words: tuple[str, ...], tmp_path: Path) -> None:
+    code, text = run(*words, env=moved(tmp_path))
+    assert code == 1
+    assert "not running" in text
+
+
+def test_incidents_without_a_database_says_so(tmp_path: Path) -> None:
+    code, text = run("incidents", env=moved(tmp_path))
+    assert code == 1
+    assert "bandog.db" in text
+
+
+def test_plugins_are_listed_without_a_daemon(tmp_path: Path) -> None:
+    code, text = run("plugins", "--json", env=moved(tmp_path))
+    rows = {row["name"]: row["state"] for row in map(json.loads, text.splitlines())}
+    assert code == 0
+    assert {"xid", "hung-task", "restart", "notify", "evidence"} <= set(rows)
+
+
+def test_replay_tells_the_story_of_a_log_and_its_budget(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    services = tmp_path / "etc" / "services.d"
+    services.mkdir()
+    (services / "qwen.yaml").write_text("service: qwen\nunit: qwen.service\ngpus: all\nready: {unit: true}\n")
+    log = tmp_path / "kernel.log"
+    log.write_text("[  100.000000] NVRM: Xid (PCI:0000:e5:00): 94, Contained: SM (0x1). RST: No, D-RST: No\n")
+    code, text = run("replay", str(log), "--json", "--mode", "enforce", "--after", "2d", env=env)
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert code == 1
+    assert [one["end"] for one in lines if one.get("action") == "restart" and "end" in one] == ["proved"]
+    assert lines[-1]["summary"]["would"] == {"restart": 1}
+
+
+def test_doctor_prints_json_lines() -> None:
+    _, text = run("doctor", "hung-task", "--json")
+    assert all(json.loads(line)["topic"] == "hung-task" for line in text.splitlines())
+
+
+def test_services_start_dry_run_names_the_order(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    folder = tmp_path / "etc" / "services.d"
+    folder.mkdir()
+    for name, order in (("small", 2), ("large", 1)):
+        (folder / f"{name}.yaml").write_text(f"service: {name}\nunit: {name}.service\nstart: {{order: {order}}}\n")
+    code, text = run("services", "start", "--dry-run", "--json", env=env)
+    assert code == 0, text
+    assert [json.loads(line)["service"] for line in text.splitlines()] == ["large", "small"]
+    assert run("services", "start", "absent", env=env)[0] == 2
+
+
+def test_the_readme_and_the_manual_name_every_command() -> None:
+    for document in (TOP / "README.md", *sorted((TOP / "packaging" / "man").glob("bandog.8*"))):
+        text = document.read_text()
+        assert [name for name in COMMANDS if name not in text and name.replace("-", "\\-") not in text] == [], document
