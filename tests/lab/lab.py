@@ -15,6 +15,9 @@ from .mail import MailSink
 
 UNIT = "lab-model.service"
 PORT = 8000
+# More than the kernel's buffer holds (128 KiB), so that an agent without a cursor finds no old fault.
+FILLER = "lab: what the kernel says when nothing is wrong, and that at some length, " * 3
+FILL = 900
 UNIT_TEXT = """[Unit]
 Description=model server of the lab
 [Service]
@@ -82,7 +85,7 @@ class Lab:
             vm.put(policy, f"/etc/bandog/policies.d/{name}.yaml")
         for name, plugin in (plugins or {}).items():
             vm.put(plugin, f"/etc/bandog/plugins.d/{name}.py")
-        vm.ssh("systemctl daemon-reload")
+        vm.ssh(f"systemctl daemon-reload; yes '{FILLER}' | head -n {FILL} > /proc/bandog-lab")
         for number, name in enumerate(names):
             vm.ssh(f"systemctl start lab-{name}")
             self.await_serving(PORT + number)
@@ -143,18 +146,19 @@ class Lab:
         return found[1]
 
     def jobs(self, mark: str, unit: str = "lab-*.service") -> list[tuple[str, str]]:
-        """Return (job type, unit) of every job that systemd began or ended for `unit` since `mark`.
+        """Return (type, unit) of every job that systemd ran for `unit` since `mark`.
 
-        Read from what the manager logs of itself, which no plugin or test can forget to count.
+        Read from what the manager logs of itself, which no plugin or test can forget to count. A
+        restart is one job that logs a stop, a restart and a start.
         """
         out = self.machine.ssh(f"journalctl --after-cursor='{mark}' _PID=1 -o json --no-pager")
         pattern = re.compile(unit.replace(".", r"\.").replace("*", ".*"))
         found: dict[str, tuple[str, str]] = {}
         for line in out.splitlines():
             entry = json.loads(line)
-            name = entry.get("UNIT", "")
-            if "JOB_ID" in entry and pattern.fullmatch(name):
-                found[entry["JOB_ID"]] = (entry["JOB_TYPE"], name)
+            name, job = entry.get("UNIT", ""), entry.get("JOB_ID")
+            if job and pattern.fullmatch(name) and found.get(job, ("", ""))[0] != "restart":
+                found[job] = (entry["JOB_TYPE"], name)
         return list(found.values())
 
     # --- messages --------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ def dead_process(lab: Lab) -> None:
     shown = lab.show(lab.await_incident("lab-xid")["id"])
     assert shown["incident"]["services"] == ["model"]
     assert steps_of(shown) == [("evidence", "proved"), ("restart", "proved")], shown["requests"]
-    assert [kind for kind, _ in lab.jobs(mark)] == ["restart"]
+    # systemd makes a start of the restart of a unit that is down
+    assert lab.jobs(mark) in ([("restart", UNIT)], [("start", UNIT)])
     lab.await_serving()
 
 
