@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import types
 import typing
@@ -357,9 +358,21 @@ class Proof:
 # JSON, both ways
 
 
+_AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
+
+
 def to_json(value: Any) -> Any:
-    """Return `value` as JSON types: dataclasses as objects, timedelta as seconds, datetime as ISO 8601."""
-    if value is None or isinstance(value, str | bool | int | float):
+    """Return `value` as JSON types: dataclasses as objects, timedelta as seconds, datetime as ISO 8601.
+
+    Everything that is stored goes through here, on the loop, so the frequent types come first.
+    """
+    kind: Any = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    names = _names_of(kind)
+    if names is not None:
+        return {key: to_json(getattr(value, name)) for key, name in names}
+    if isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, enum.Enum):
         return value.value
@@ -367,13 +380,19 @@ def to_json(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name.rstrip("_"): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Iterable):
         return [to_json(item) for item in value]
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{kind.__name__} has no JSON form")
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of(kind: Any) -> tuple[tuple[str, str], ...] | None:
+    """Return (key in JSON, field) of a dataclass, None for any other type."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple((one.name.rstrip("_"), one.name) for one in dataclasses.fields(kind))
 
 
 T = TypeVar("T")
