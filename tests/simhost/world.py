@@ -211,9 +211,9 @@ class World:
             return ()
 
     def requests(self) -> tuple[SavedRequest, ...]:
-        """Return every request on record."""
+        """Return every request on record, by incident and number."""
         with Reader(self.state / "bandog.db") as reader:
-            return tuple(one for incident in reader.incidents(limit=10_000) for one in reader.requests(incident.id))
+            return tuple(one for incident in self.incidents() for one in reader.requests(incident.id))
 
     def charges(self) -> tuple[AddCharge, ...]:
         """Return what is charged in earnest."""
