@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -71,6 +72,8 @@ log = logging.getLogger(__name__)
 
 OPEN_STORE = timedelta(seconds=5)
 VETO_DEADLINE = timedelta(seconds=5)
+OF_THE_PROCESS = ("agent.workers-stuck", "agent.store-stuck", "agent.probe-stale", "agent.plugin-broken")
+"""States of the running agent: what an earlier process left raised has cleared with its end."""
 REFILL = timedelta(seconds=25)
 
 
@@ -306,8 +309,11 @@ class Daemon:
                 self.heartbeat.start()
         self.ticker = Ticker(self.house.tick)
         self.ticker.start()
+        kinds = Counter(kind for probe in self.plugins.probes for kind in probe.emits)
+        # Of a kind that two probes look for, neither may say alone that it has cleared.
+        left = [one for one in self.engine.raised if kinds[one[0]] == 1]
         self.probings = [
-            Probing(probe, self.site, self.clock, self.workers.run, self.pipeline.found)
+            Probing(probe, self.site, self.clock, self.workers.run, self.pipeline.found, left)
             for probe in self.plugins.probes
         ]
         for work in (*(one.loop() for one in self.probings), self.house.loop()):
@@ -422,10 +428,12 @@ class Daemon:
 
     def _report_start(self, lost: str | None) -> None:
         self.commit(AddEvent(incident=0, at=self.clock.now(), what="started", why=f"mode {self.mode()}"))
-        for report in self.plugins.reports:
-            if report.state == "broken":
-                subject = subjects.plugin(report.name)
-                self.pipeline.say("agent.plugin-broken", subject, Severity.ERROR, plugin=report.name, why=report.why)
+        broken = {subjects.plugin(one.name): one for one in self.plugins.reports if one.state == "broken"}
+        for subject, report in broken.items():
+            self.pipeline.say("agent.plugin-broken", subject, Severity.ERROR, plugin=report.name, why=report.why)
+        for kind, subject, _ in self.engine.raised:
+            if kind in OF_THE_PROCESS and subject not in broken:
+                self.pipeline.say(kind, subject, Severity.INFO, raised=False)
         if lost:
             self.executor.trip(lost)
             self.say("agent.state-lost", Severity.CRITICAL, why=lost)

@@ -71,13 +71,17 @@ class Engine:
         return self._intake.index.policies
 
     @property
-    def raised(self) -> frozenset[tuple[str, str]]:
-        """(kind, subject) of every fault that an open incident holds to be there.
+    def raised(self) -> frozenset[tuple[str, str, str]]:
+        """(kind, subject, aspect) of every fault that an open incident holds to be there.
 
         A probe that starts anew needs it: what it does not find any more has cleared meanwhile.
         """
         open_ = (case for case in self._cases if not case.incident.state.ended and not case.incident.drill)
-        return frozenset(key for case in open_ for key in case.raised)
+        return frozenset(
+            (kind, case.incident.subject, key[len(case.incident.subject) + 1 :])
+            for case in open_
+            for kind, key in case.raised
+        )
 
     @property
     def refused(self) -> int:

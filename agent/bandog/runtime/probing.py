@@ -38,11 +38,15 @@ class RunInWorker(Protocol):
 @dataclasses.dataclass(slots=True)
 class _Raised:
     finding: Finding
-    told: Instant
+    told: Instant | None  # None: by an earlier run of the agent
 
 
 class Probing:
-    """The schedule of one probe and what it last said."""
+    """The schedule of one probe and what it last said.
+
+    `raised` holds (kind, subject, aspect) of what an earlier run of the agent left raised: what the
+    probe does not name any more has cleared, what it still names is stated again.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Probing:
         clock: Clock,
         run: RunInWorker,
         found: Callable[[Finding], None],
+        raised: Iterable[tuple[str, str, str]] = (),
     ) -> None:
         self.probe = probe
         self.last_answer: Instant | None = None
@@ -60,7 +65,13 @@ class Probing:
         self._clock = clock
         self._run = run
         self._found = found
-        self._raised: dict[tuple[str, str], _Raised] = {}
+        now = clock.now()
+        left = (
+            Finding(kind=kind, subject=subject, aspect=aspect, severity=Severity.INFO, at=now, detector=probe.name)
+            for kind, subject, aspect in raised
+            if kind in probe.emits
+        )
+        self._raised = {one.key(): _Raised(one, None) for one in left}
 
     async def loop(self) -> None:
         """Poll for ever, spread a little so that probes do not fire together."""
@@ -124,7 +135,7 @@ class Probing:
                 continue
             seen.add(item.key())
             old = self._raised.get(item.key())
-            if old is None or now.since(old.told) >= STILL or item.severity is not old.finding.severity:
+            if old is None or _is_news(item, old, now):
                 finding = dataclasses.replace(item, detector=item.detector or self.probe.name, live=True)
                 self._raised[item.key()] = _Raised(finding, now)
                 self._found(finding)
@@ -133,3 +144,7 @@ class Probing:
                 continue
             del self._raised[key]
             self._found(dataclasses.replace(old.finding, raised=False, at=now, live=True))
+
+
+def _is_news(item: Finding, old: _Raised, now: Instant) -> bool:
+    return old.told is None or now.since(old.told) >= STILL or item.severity is not old.finding.severity

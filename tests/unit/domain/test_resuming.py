@@ -120,7 +120,7 @@ def test_what_is_raised_is_known_to_probes_that_start_anew() -> None:
     gpu = Chronicle(ladder("restart"))
     gpu.see()
     gpu.restart()
-    assert gpu.engine.raised == {("nvidia.xid", gpu.incident().subject)}
+    assert gpu.engine.raised == {("nvidia.xid", gpu.incident().subject, "")}
     gpu.end("restart", "failed")
     gpu.clear()
     assert gpu.incident().state is IncidentState.RESOLVED
