@@ -214,5 +214,6 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(world: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_killed_two_hundred_times_nothing_is_lost_and_nothing_done_twice(world: MakeWorld, tables: list[str]) -> None:
     killed_at_random(world, tables, 200, seed=int(os.environ.get("BANDOG_SEED", "20261130")))
