@@ -78,20 +78,26 @@ class Lab:
         names = list(services)
         for number, name in enumerate(names):
             port = PORT + number
-            vm.put(UNIT_TEXT.format(port=port), f"/run/systemd/system/lab-{name}.service")
             text = SERVICE_TEXT.format(name=name, unit=f"lab-{name}.service", port=port)
             vm.put(text, f"/etc/bandog/services.d/{name}.yaml")
         for name, policy in (policies or {}).items():
             vm.put(policy, f"/etc/bandog/policies.d/{name}.yaml")
         for name, plugin in (plugins or {}).items():
             vm.put(plugin, f"/etc/bandog/plugins.d/{name}.py")
-        vm.ssh(f"systemctl daemon-reload; yes '{FILLER}' | head -n {FILL} > /proc/bandog-lab")
+        self.put_units(names)
+        vm.ssh(f"yes '{FILLER}' | head -n {FILL} > /proc/bandog-lab")
         for number, name in enumerate(names):
             vm.ssh(f"systemctl start lab-{name}")
             self.await_serving(PORT + number)
         self.forget_messages()
         if start:
             vm.ssh("systemctl start bandog")
+
+    def put_units(self, names: Iterable[str]) -> None:
+        """Write the units of model servers, which a boot forgets, and let systemd load them."""
+        for number, name in enumerate(names):
+            self.machine.put(UNIT_TEXT.format(port=PORT + number), f"/run/systemd/system/lab-{name}.service")
+        self.machine.ssh("systemctl daemon-reload")
 
     def forget_messages(self) -> None:
         """Empty both sinks."""
@@ -101,6 +107,11 @@ class Lab:
     def bandog(self, *words: str) -> str:
         """Run the command line in the machine and return its output, whatever its exit code."""
         return self.machine.ssh(f"bandog {' '.join(words)}", check=False)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `bandog status --json` tells."""
+        told: dict[str, Any] = json.loads(self.bandog("status", "--json"))
+        return told
 
     def incidents(self) -> list[dict[str, Any]]:
         """Return the incidents, open and closed, the newest first, as `bandog incidents --json` tells them."""

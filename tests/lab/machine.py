@@ -178,16 +178,28 @@ class Machine:
                         break
             return answer["return"]
 
-    def power_cycle(self) -> float:
+    def power_cycle(self, *, clock: str | None = None) -> float:
         """Cut the power, keep the disk, and return the seconds until it has booted again.
 
         What was not synced is lost, as on a real machine: the guest's memory goes, QEMU's stays.
+        With `clock` the battery clock says that date from then on, as one with an empty battery does;
+        `utc` is the right time.
         """
         began = time.monotonic()
         self._drop_connection()
-        self.qmp("system_reset")
+        if clock is None:
+            self.qmp("system_reset")
+        else:
+            assert self._qemu is not None
+            self.qmp("quit")
+            self._qemu.wait(timeout=30)
+            self._qemu = subprocess.Popen([*self._command(), "-rtc", f"base={clock}"], stdin=subprocess.DEVNULL)
         self._await_boot()
         return time.monotonic() - began
+
+    def set_clock(self) -> None:
+        """Set the running machine's clock right, until its next boot."""
+        self.ssh(f"date -u -s @{time.time():.0f}")
 
     def await_reboot(self, before: str) -> None:
         """Wait until the machine runs under another boot id than `before`."""
