@@ -26,7 +26,7 @@ TimeoutStopSec=20
 """
 SERVICE_TEXT = """service: {name}
 unit: {unit}
-gpus: all
+{gpus}
 start: {{settle: 1s, timeout: 1m}}
 ready: {{http: "http://127.0.0.1:{port}/health"}}
 """
@@ -63,6 +63,7 @@ class Lab:
         more: str = "",
         policies: dict[str, str] | None = None,
         services: Iterable[str] = ("model",),
+        gpus: str = "gpus: all",
         plugins: dict[str, str | Path] | None = None,
         start: bool = True,
     ) -> None:
@@ -78,7 +79,7 @@ class Lab:
         names = list(services)
         for number, name in enumerate(names):
             port = PORT + number
-            text = SERVICE_TEXT.format(name=name, unit=f"lab-{name}.service", port=port)
+            text = SERVICE_TEXT.format(name=name, unit=f"lab-{name}.service", port=port, gpus=gpus)
             vm.put(text, f"/etc/bandog/services.d/{name}.yaml")
         for name, policy in (policies or {}).items():
             vm.put(policy, f"/etc/bandog/policies.d/{name}.yaml")
