@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +137,9 @@ def test_nothing_is_left_unfinished() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X:", "NotImplemented" + "Error")
     wrong = [f"{path}: {mark}" for path in SOURCES for mark in marks if mark in path.read_text()]
     assert wrong == []
+
+
+def test_every_test_module_has_a_name_of_its_own() -> None:
+    """pytest imports them by name: two of one name end the whole run before its first test."""
+    names = Counter(path.name for path in TOP.glob("tests/**/test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
