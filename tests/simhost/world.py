@@ -96,6 +96,8 @@ class World:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = (root / "agent.log").open("ab")
         self.starts = 0
+        self.readable = True
+        """False while reading the database could hang us too."""
 
     def write(self, path: str, text: str) -> None:
         """Write a file below the root, for root only."""
@@ -130,8 +132,8 @@ class World:
 
     # --- the agent ---------------------------------------------------------------------------------
 
-    def spawn(self) -> None:
-        """Start the agent and return at once."""
+    def spawn(self, output: int | None = None) -> None:
+        """Start the agent and return at once; its log goes to the file `agent.log`, or to `output`."""
         assert self._process is None
         environ = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
         environ |= {
@@ -141,13 +143,14 @@ class World:
             "SIMHOST_PID1": str(self.pid1.path),
         }
         command = [sys.executable, "-m", "simhost.runner", str(self.root), self.clock.to_text()]
-        self._process = subprocess.Popen(command, env=environ, stdout=self._log, stderr=self._log)
+        log = self._log.fileno() if output is None else output
+        self._process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         self.starts += 1
 
-    def start(self, within: float = 20.0) -> None:
+    def start(self, within: float = 20.0, output: int | None = None) -> None:
         """Start the agent and wait until it says READY."""
         before = self.notify.ready
-        self.spawn()
+        self.spawn(output)
         self.until(lambda: self.notify.ready > before, within, alive=True)
 
     @property
@@ -204,6 +207,8 @@ class World:
 
     def incidents(self) -> tuple[Incident, ...]:
         """Return every incident on record, by number."""
+        if not self.readable:
+            return ()
         try:
             with Reader(self.state / "bandog.db") as reader:
                 return tuple(sorted(reader.incidents(limit=10_000), key=lambda one: one.id))
