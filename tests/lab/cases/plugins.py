@@ -6,10 +6,10 @@ import json
 import tomllib
 from typing import Any
 
+from ..fleet import await_post
 from ..images import PACKAGING
 from ..lab import Lab
 from ..scenario import scenario
-from .budget import await_post
 
 EXAMPLE = PACKAGING / "example-plugin"
 PUMP = "coolant pump 7 stopped"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..fleet import fault, posts, restarts, service_file, used
 from ..lab import PORT, Lab
 from ..machine import wait_until
 from ..scenario import scenario
-from .budget import SERVICE, gpu, posts, restarts, used
 
 # One is being restarted, as its stop takes long, and one has been and loads, when the power goes.
 UNIT = """[Unit]
@@ -39,7 +39,7 @@ def begin(lab: Lab) -> None:
     lab.reset(mode="enforce", policies={"10-lab": POLICY}, services=(), start=False)
     for number, name, load, drain in ((0, LOADS, 20, 0), (1, DRAINS, 0, 40)):
         vm.put(UNIT.format(port=PORT + number, load=load, drain=drain), f"/etc/systemd/system/lab-{name}.service")
-        vm.put(SERVICE.format(name=name, gpu=gpu(name), port=PORT + number), f"/etc/bandog/services.d/{name}.yaml")
+        vm.put(service_file(name), f"/etc/bandog/services.d/{name}.yaml")
     vm.ssh(f"systemctl -q enable --now lab-{LOADS} lab-{DRAINS}; systemctl start bandog")
     for number in range(2):
         lab.await_serving(PORT + number)
@@ -58,10 +58,9 @@ def restart_request(lab: Lab, service: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def fault(lab: Lab, service: str, state: str) -> str:
+def break_it(lab: Lab, service: str, state: str) -> str:
     """Let the GPU of a service fail, wait until its restart is in `state`, and return the request's id."""
-    pid = lab.main_pid(f"lab-{service}")
-    lab.machine.kernel_line(f"NVRM: Xid (PCI:{gpu(service)}): 94, pid={pid}, name=python3, Contained: SM (0x1).")
+    lab.machine.kernel_line(fault(service, lab.main_pid(f"lab-{service}")))
 
     def there() -> str | None:
         found = restart_request(lab, service)
@@ -76,7 +75,7 @@ def power_cycle(lab: Lab) -> None:
     begin(lab)
     try:
         mark = lab.mark()
-        asked = {LOADS: fault(lab, LOADS, "proving"), DRAINS: fault(lab, DRAINS, "running")}
+        asked = {LOADS: break_it(lab, LOADS, "proving"), DRAINS: break_it(lab, DRAINS, "running")}
         vm.ssh("journalctl --sync")
         once = {f"lab-{LOADS}.service": 1, f"lab-{DRAINS}.service": 1}
         spent = used(lab)
