@@ -183,3 +183,16 @@ def test_works_in_a_pipe(site: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (1, "")
     assert json.loads(done.stdout)["line"] == 2
+
+
+def test_a_log_without_a_fault_says_that_it_was_read() -> None:
+    result = explain("-", lines="[ 1.0] usb 1-1: new device\n[ 2.0] usb 1-1: gone\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "2 lines read; none states a fault that a detector knows\n"
+    assert explain("--json", "-", lines="nothing\n").stderr == ""
+
+
+def test_a_pipe_gets_each_line_in_one_piece_without_blanks_at_its_end(site: Path) -> None:
+    lines = explain("--config", str(site), lines=XID_94).stdout.splitlines()
+    assert any("Contained: SM" in line and "usable=yes" in line for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []

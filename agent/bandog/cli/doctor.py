@@ -18,9 +18,10 @@ MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red"),
 @click.argument("topic", required=False, type=click.Choice(sorted(TOPICS)))
 @JSON_OPTION
 def doctor(topic: str | None, as_json: bool) -> None:
-    """Say whether this host is ready for bandog, with the fix for each thing that is not.
+    """Say whether this host is ready for bandog.
 
-    Nothing is changed. Exit code 1 if something is bad.
+    Each thing that is not comes with its fix, where there is one. Nothing is changed. Exit code 1 if
+    something is bad.
     """
     paths = local_paths()
     checks = [check for name, look in TOPICS.items() if topic in (None, name) for check in look(paths)]

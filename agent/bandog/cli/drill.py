@@ -26,7 +26,9 @@ def drill(
     really: bool,
     as_json: bool,
 ) -> None:
-    """Send findings of KIND, marked as a test, through the living daemon.
+    """Send a fault as an exercise to the daemon.
+
+    Findings of KIND, marked as a test, go the way of real ones.
 
     People are told, and every message says that it is a drill. Nothing acts without --really.
     Example: bandog drill nvidia.xid --service qwen --fact xid=94

@@ -36,6 +36,7 @@ USAGE, BAD_CONFIGURATION = 2, 78  # 78 is EX_CONFIG of sysexits.h
 NO_SITE = Path("/nonexistent")  # systemd's word for a place where nothing is
 _COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 _MOST_TEXT = 300  # of one fact, as shown to people
+_UNFOLDED = 100_000  # columns
 
 
 @click.command()
@@ -54,7 +55,9 @@ _MOST_TEXT = 300  # of one fact, as shown to people
 def explain(
     files: tuple[str, ...], config_dir: Path | None, policies_dir: Path | None, no_site: bool, as_json: bool
 ) -> None:
-    """Say what kernel lines mean, which policy takes them, and why its steps would or would not act.
+    """Say what kernel lines mean and would lead to.
+
+    For each line: the fault, the policy that takes it, and why its steps would or would not act.
 
     Reads dmesg in all its forms, journalctl (short forms and -o json), syslog files, saved /dev/kmsg
     records and bare text, also gzip or xz; without FILE, standard input. Needs neither root nor the
@@ -72,11 +75,12 @@ def explain(
     config = _configuration(paths, catalogue, policies_dir)
     detection = Detection(_detectors(found, config))
     judge = Judge(config, catalogue)
-    worst = Severity.INFO
+    worst, found_any = Severity.INFO, False
     show = _shower(as_json, detection)
 
     def take(finding: Finding) -> None:
-        nonlocal worst
+        nonlocal worst, found_any
+        found_any = True
         worst = max(worst, finding.severity, key=lambda one: one.rank)
         show(finding, *judge(finding))
 
@@ -101,6 +105,8 @@ def explain(
     reader.close()
     if reader.malformed:
         click.echo(f"{reader.malformed} of {reader.lines} lines are malformed and were left out", err=True)
+    if not found_any and not as_json:
+        click.echo(f"{reader.lines} lines read; none states a fault that a detector knows", err=True)
     raise SystemExit(0 if worst is Severity.INFO else 1)
 
 
@@ -211,7 +217,9 @@ def _shower(as_json: bool, detection: Detection) -> Show:
         return lambda finding, policy, steps: click.echo(json.dumps(document(finding, policy, steps)))
     from rich.console import Console
 
-    console, said = Console(highlight=False), dict[tuple[object, ...], int | None]()
+    # For a person lines are folded; a program (grep, a file) gets each in one piece.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+    said = dict[tuple[object, ...], int | None]()
 
     def show(finding: Finding, policy: Policy | None, steps: tuple[StepView, ...]) -> None:
         facts = finding.facts
@@ -242,6 +250,9 @@ def _tell(console: Console, finding: Finding, policy: Policy | None, steps: Sequ
     from rich.padding import Padding
     from rich.text import Text
 
+    def indented(text: Text, columns: int = 4) -> Padding:
+        return Padding(text, (0, 0, 0, columns), expand=False)
+
     head = Text.assemble(
         (f"line {finding.line}  ", "dim"),
         (finding.severity.value, _COLOURS[finding.severity.value]),
@@ -251,20 +262,20 @@ def _tell(console: Console, finding: Finding, policy: Policy | None, steps: Sequ
     )
     console.print(head)
     if meaning:
-        console.print(Padding(Text(plain(meaning)), (0, 0, 0, 4)))
+        console.print(indented(Text(plain(meaning))))
     shown = "  ".join(f"{name}={plain(str(value))[:_MOST_TEXT]}" for name, value in finding.facts.items())
-    console.print(Padding(Text(shown, style="dim"), (0, 0, 0, 4)))
+    console.print(indented(Text(shown, style="dim")))
     if policy is None:
-        console.print(Padding(Text("no policy takes it: nothing would be done"), (0, 0, 0, 4)))
+        console.print(indented(Text("no policy takes it: nothing would be done")))
     else:
         quiet = format_duration(policy.quiet)
-        console.print(Padding(Text(f"policy {policy.name} ({policy.file}; stays open {quiet})"), (0, 0, 0, 4)))
+        console.print(indented(Text(f"policy {policy.name} ({policy.file}; stays open {quiet})")))
         for number, step in enumerate(steps, start=1):
             mark = ("would", "green") if step.would else ("would not", "yellow")
             line = Text.assemble(f"{number}. {step.do}: ", mark, f" ({plain(step.why)})")
-            console.print(Padding(line, (0, 0, 0, 6)))
+            console.print(indented(line, 6))
         if not steps:
-            console.print(Padding(Text("no steps: it is recorded"), (0, 0, 0, 6)))
+            console.print(indented(Text("no steps: it is recorded"), 6))
     console.print()
 
 

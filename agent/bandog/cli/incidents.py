@@ -73,7 +73,10 @@ def incidents(only_open: bool, limit: int, as_json: bool) -> None:
 @click.argument("incident", type=int)
 @JSON_OPTION
 def show(incident: int, as_json: bool) -> None:
-    """Show one incident: what was seen, what was done, whether it helped, in order of time."""
+    """Show one incident in full.
+
+    What was seen, what was done, whether it helped, in order of time.
+    """
     reader = _reader()
     found = reader.incident(incident)
     if found is None:

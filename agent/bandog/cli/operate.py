@@ -36,10 +36,11 @@ def _say(answer: dict[str, object], as_json: bool) -> None:
 @click.option("--reason", required=True, help="Why; everyone who looks sees it.")
 @JSON_OPTION
 def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Pause disruptive actions for DURATION (2h, 30m, 7d), on TARGET or the whole host.
+    """Pause acting, with an end and a reason.
 
-    TARGET is a service or a policy. Findings, evidence and messages go on. The pause survives
-    reboots and ends by itself; `bandog release` ends it earlier.
+    No disruptive action is begun for DURATION (2h, 30m, 7d), on TARGET or the whole host. TARGET is a
+    service or a policy. Findings, evidence and messages go on. The pause survives reboots and ends by
+    itself; `bandog release` ends it earlier.
     """
     if not 1 <= len(words) <= 2:
         raise click.UsageError("expected: bandog hold [TARGET] DURATION --reason TEXT")
@@ -58,7 +59,7 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
 @click.argument("target", default="*")
 @JSON_OPTION
 def release(target: str, as_json: bool) -> None:
-    """End the pause on TARGET, or the one on the whole host."""
+    """End the pause on TARGET or the whole host."""
     _say(demand(local_paths(), "release", target=target, by=operator()), as_json)
 
 
@@ -66,14 +67,20 @@ def release(target: str, as_json: bool) -> None:
 @click.argument("incident", type=int)
 @JSON_OPTION
 def ack(incident: int, as_json: bool) -> None:
-    """Take over an incident: no further step, no reminder; the record goes on."""
+    """Take over an incident.
+
+    No further step is begun and nobody is reminded; the record goes on.
+    """
     _say(demand(local_paths(), "ack", incident=incident, by=operator()), as_json)
 
 
 @click.command()
 @JSON_OPTION
 def rearm(as_json: bool) -> None:
-    """Arm bandog again after the breaker tripped or its state was lost."""
+    """Arm bandog again.
+
+    After the breaker tripped, or the state was lost.
+    """
     _say(demand(local_paths(), "rearm", by=operator()), as_json)
 
 
@@ -81,7 +88,10 @@ def rearm(as_json: bool) -> None:
 @click.argument("targets", nargs=-1)
 @JSON_OPTION
 def notify_test(targets: tuple[str, ...], as_json: bool) -> None:
-    """Send a test message to TARGETS, or to every target of the configuration."""
+    """Send a test message.
+
+    To TARGETS, or to every target of the configuration.
+    """
     answer = demand(local_paths(), "notify_test", timedelta(minutes=2), targets=list(targets), by=operator())
     if as_json:
         click.echo(json.dumps(answer))

@@ -16,7 +16,10 @@ from .place import local_paths
 @click.command()
 @JSON_OPTION
 def plugins(as_json: bool) -> None:
-    """List plugins: from the running daemon, or as they would load now. Exit code 1 if one is broken."""
+    """List plugins, and why one did not load.
+
+    As the running daemon has them, or as they would load now. Exit code 1 if one is broken.
+    """
     try:
         rows: list[dict[str, Any]] = call(local_paths(), "plugins")
     except NotRunning:

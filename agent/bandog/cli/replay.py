@@ -55,7 +55,9 @@ def replay(
     config_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Play FILE (or -, or the journal) through the real engine with a fake clock.
+    """Play a log through the real engine.
+
+    Give one of FILE (- is standard input), --boot and --since; the clock is that of the lines.
 
     Prints the timeline, the actions that would have been taken, and the budget that they would have
     used. Nothing acts and no daemon is needed. Exit code 1 if an incident was opened.

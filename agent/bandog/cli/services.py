@@ -29,7 +29,7 @@ COLOURS = {"started": "green", "already": "green", "failed": "red", "not-tried":
 
 @click.group()
 def services() -> None:
-    """Start the services that bandog looks after, one after the other."""
+    """Start the services in order."""
 
 
 @services.command()
@@ -37,10 +37,10 @@ def services() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be started, in order, and start nothing.")
 @JSON_OPTION
 def start(names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Start SERVICE…, or all of them, in the order of their files.
+    """Start SERVICE…, or all, in order.
 
-    Each is waited for until it is ready and has settled; the first that fails ends the start. Needs
-    no daemon. Exit code 1 if one does not serve.
+    The order is that of `start: {order: N}`. Each is waited for until it is ready and has settled; the
+    first that fails ends the start. Needs no daemon. Exit code 1 if one does not serve.
     """
     paths = local_paths()
     loaded = load(paths, plugins=load_catalogue(paths))
@@ -54,6 +54,8 @@ def start(names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     except KeyError as error:
         known = ", ".join(one.name for one in registry) or "none"
         raise click.UsageError(f"there is no service {error.args[0]!r}; known: {known}") from error
+    if not chosen:
+        click.echo("no service is configured: /etc/bandog/services.d holds none", err=True)
     if dry_run:
         for line in start_order.describe(chosen):
             _tell(line, as_json)

@@ -17,7 +17,9 @@ COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": 
 @click.command()
 @JSON_OPTION
 def status(as_json: bool) -> None:
-    """Show the state of the agent, its sources, services, incidents and budgets.
+    """Show what is watched, open and left.
+
+    The state of the agent, its sources, services, incidents and budgets.
 
     Exit code 1 if the agent does not run or an incident is open.
     """

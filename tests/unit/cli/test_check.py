@@ -88,3 +88,11 @@ def test_a_policy_in_the_folder_of_policies_is_told_apart_without_its_name(etc: 
     (etc / "policies.d/10.yaml").write_text("notify: [oncall]\nmode: observe\n")
     lines = run(etc / "policies.d/10.yaml").stdout.splitlines()
     assert [line.split("key ")[1].split(" ")[0] for line in lines] == ['"policy"', '"match"']
+
+
+def test_a_directory_of_loose_files_is_checked_file_by_file(etc: Path) -> None:
+    (etc / "policies.d/10.yaml").write_text(POLICY)
+    (etc / "policies.d/20.yaml").write_text("policy: b\n")
+    result = run(etc / "policies.d")
+    assert result.exit_code == 78
+    assert [line.split("policies.d/")[1].split(":")[0] for line in result.stdout.splitlines()] == ["10.yaml", "20.yaml"]
