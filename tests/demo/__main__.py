@@ -99,7 +99,7 @@ def main() -> int:
         print(f"there is no story {name!r} yet; there is: {', '.join(STORIES)}", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.CRITICAL)
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="bandog-demo-") as folder:
         host = Stage(Path(folder), load=2.0, policies={"20-xid-94.yaml": POLICY})
         try:
