@@ -26,7 +26,8 @@ from ..domain.changes import (
 from ..domain.model import Finding, Instant, Record, Request, Severity, StepState, to_json
 from ..plugin import LogDetector
 from ..store.rows import AddEvent, Remember, Row, SaveCursor, SavedRequest, SaveIncident
-from .guard import Guard, PluginTimeout
+from .guard import Guard
+from .soundness import findings_of
 
 log = logging.getLogger(__name__)
 
@@ -74,28 +75,36 @@ class Pipeline:
 
     def is_open(self) -> bool:
         """True while some detector wants every record."""
-        return any(one.open for one in self.detectors)
+        return any(self._wants_all(one) for one in tuple(self.detectors))
 
     def feed(self, record: Record) -> None:
         """Give one record to the detectors that asked for it."""
         self.counts["records"] += 1
         for detector in tuple(self.detectors):
-            if detector.open or any(needle in record.text for needle in self._needles[detector.name]):
+            if any(needle in record.text for needle in self._needles[detector.name]) or self._wants_all(detector):
                 self._call(detector, partial(detector.feed, record))
 
     def flush(self) -> None:
         """Once a second: let open detectors close what has ended."""
         now = self._now()
         for detector in tuple(self.detectors):
-            if detector.open:
+            if self._wants_all(detector):
                 self._call(detector, partial(detector.flush, now))
+
+    def _wants_all(self, detector: LogDetector) -> bool:
+        try:
+            return bool(detector.open)
+        except BaseException as error:  # it may be a property: a plugin at work, see `_call`
+            self._unplug(detector, error)
+            return False
 
     def _call(self, detector: LogDetector, work: Callable[[], Iterable[Finding]]) -> None:
         try:
             with self._guard.watch(detector.name):
-                findings = list(work())
-        # The second of the three doors where everything is caught: a plugin at work on the loop.
-        except (Exception, PluginTimeout) as error:
+                findings = findings_of(work())
+        # The second of the three doors where everything is caught: a plugin at work on the loop. SystemExit
+        # too: it would end the agent, and each start would read the record that caused it again.
+        except BaseException as error:
             self._unplug(detector, error)
             return
         for finding in findings:

@@ -13,14 +13,17 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..domain import subjects
 from ..domain.model import Finding, Instant, Severity, Unknown
 from ..host.site import Clock, Site
 from ..plugin import Probe
+from .soundness import answers_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STILL = timedelta(minutes=15)
 """A state that lasts is stated again this often, so that a ladder can climb while it lasts."""
@@ -31,7 +34,7 @@ STALE_AFTER = 3
 class RunInWorker(Protocol):
     """`runtime.workers.Workers.run`."""
 
-    def __call__(self, fn: Callable[[], object], *, deadline: timedelta, name: str) -> Awaitable[object]:
+    def __call__(self, fn: Callable[[], T], *, deadline: timedelta, name: str) -> Awaitable[T]:
         """Run `fn` in a worker thread; raises when it overruns."""
 
 
@@ -85,7 +88,7 @@ class Probing:
         """Poll once and tell the difference."""
         try:
             answer = await self._run(
-                lambda: list(self.probe.poll(self._site)), deadline=self.probe.deadline, name=self.probe.name
+                lambda: answers_of(self.probe.poll(self._site)), deadline=self.probe.deadline, name=self.probe.name
             )
         except asyncio.CancelledError:
             raise
@@ -93,7 +96,6 @@ class Probing:
         except Exception as error:
             self._missed(f"{type(error).__name__}: {error}")
             return
-        assert isinstance(answer, list)
         self._answered()
         self._compare(answer)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from bandog import Finding, LogDetector, Record, Severity
 from bandog.domain.changes import ActionTraits
 from bandog.domain.engine import Engine
@@ -40,7 +42,7 @@ class Odd(LogDetector):
 class Harness:
     """A pipeline whose outlets keep what they are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, detector: Odd | None = None) -> None:
         self.clock = FakeClock()
         self.rows: list[Any] = []
         self.told: list[Any] = []
@@ -51,7 +53,7 @@ class Harness:
             Policy(name="fault", match=Match(kinds=("test.fault",)), notify=("oncall",), steps=(Step(do="restart"),)),
             Policy(name="agent", match=Match(kinds=("agent.*",)), notify=("oncall",), resolve="quiet"),
         )
-        self.detector = Odd()
+        self.detector = detector or Odd()
         self.pipeline = Pipeline(
             Engine(policies, {"restart": ActionTraits(per_service=True)}),
             [self.detector],
@@ -121,3 +123,39 @@ def test_what_was_taken_in_before_a_restart_is_not_taken_in_again() -> None:
     host.taken.add(record.identity)
     host.pipeline.feed(record)
     assert host.rows == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()], ids=repr)
+def test_nothing_that_a_detector_raises_ends_the_agent(error: BaseException) -> None:
+    class Falling(Odd):
+        def feed(self, record: Record) -> Iterable[Finding]:
+            raise error
+
+    host = Harness(Falling())
+    host.feed("odd: first")
+    host.feed("odd: second")
+    assert host.unplugged == ["odd"]
+
+
+def test_a_detector_that_states_what_is_no_finding_is_taken_out_before_the_engine_sees_it() -> None:
+    class Garbled(Odd):
+        def feed(self, record: Record) -> Any:
+            return [1, None]
+
+    host = Harness(Garbled())
+    host.feed("odd: garbage")
+    assert host.unplugged == ["odd"]
+    assert {one.incident.kind for one in host.told} == {"agent.plugin-broken"}
+
+
+def test_a_detector_whose_open_raises_is_taken_out_and_named() -> None:
+    class Property(Odd):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "open":
+                raise ZeroDivisionError
+            return super().__getattribute__(name)
+
+    host = Harness(Property())
+    assert not host.pipeline.is_open()
+    host.pipeline.tick()
+    assert host.unplugged == ["odd"]

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 
@@ -15,6 +15,7 @@ from bandog import Facts, Finding, Probe, Severity, Site, Unknown
 from bandog.runtime.probing import STALE_AFTER, STILL, Probing
 from bandog.testing import FakeHost, FakeSite
 
+T = TypeVar("T")
 KIND = "test.hot"
 
 
@@ -44,7 +45,7 @@ class Rig:
         self.found: list[Finding] = []
         self.probing = Probing(self.probe, self.site, self.site.clock, self._run, self.found.append, raised)
 
-    async def _run(self, fn: Callable[[], object], *, deadline: timedelta, name: str) -> object:
+    async def _run(self, fn: Callable[[], T], *, deadline: timedelta, name: str) -> T:
         return fn()
 
     def poll(self, *answer: Finding | Unknown | Exception) -> list[tuple[str, bool]]:
@@ -133,3 +134,11 @@ def test_the_loop_polls_at_the_probes_interval(rig: Rig) -> None:
     asyncio.run(story())
     assert len(rig.found) == 1
     assert rig.probing.last_answer is not None
+
+
+def test_an_answer_that_is_no_finding_is_a_miss_and_the_next_round_comes(rig: Rig) -> None:
+    rig.poll(rig.hot())
+    assert rig.poll(dataclasses.replace(rig.hot(), kind=["x"])) == []  # type: ignore[arg-type]  # a plugin's mistake
+    assert (rig.probing.misses, "Unsound" in rig.probing.why) == (1, True)
+    assert rig.poll() == [("gpu:a", False)]
+    assert rig.probing.misses == 0
