@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,6 +97,7 @@ class Reading:
             self.problems += found
             if policy is not None and not _errors(found):
                 self.good_policies.append(policy)
+        self.problems += _never_reached(self.good_policies)
         for name in self.shipped_targets:
             self.problems.append(Problem.of("nobody-told", MAIN_FILE, is_warning=True, name=name))
 
@@ -171,6 +172,22 @@ def _claim(
         _, place = document.where((key,))
         found.append(Problem.of(code, document.file, place=place, path=(key,), other=taken[name], **values))
     taken.setdefault(name, document.file)
+
+
+def _never_reached(policies: Sequence[Policy]) -> Iterator[Problem]:
+    """Yield a warning for each policy of the site that an earlier one leaves nothing to."""
+    for number, policy in enumerate(policies):
+        first = next((one for one in policies[:number] if one.match.covers(policy.match)), None)
+        if policy.layer == "site" and first is not None:
+            yield Problem.of(
+                "never-reached",
+                policy.file,
+                place=(policy.line, 1),
+                path=("policy",),
+                is_warning=True,
+                name=policy.name,
+                other=first.file,
+            )
 
 
 def _errors(problems: Sequence[Problem]) -> bool:

@@ -82,6 +82,8 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         # warnings
         "hides-shipped": "replaces a shipped policy that may have changed since; compare it with {other}, "
         'then write the line "# replaces: {digest}"',
+        "never-reached": '"{name}" never gets a finding: {other}, which comes first by its file name, would take each; '
+        "begin this file's name with a lower number, like 010-",
         "no-window": "waits for a window, and none is set; it will ask a person instead",
         "nobody-told": 'no notify target is called "{name}", which the shipped policies tell; '
         "set notify: in bandog.yaml, else only the console hears of it",

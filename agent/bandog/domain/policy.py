@@ -51,6 +51,12 @@ class FactTest:
                 return False
         return True
 
+    def covers(self, other: FactTest | None) -> bool:
+        """True when all that passes `other` surely passes this one; False may mean that it cannot be told."""
+        if other is None:
+            return False
+        return other == self or (bool(other.any_of) and all(self.passes(value) for value in other.any_of))
+
 
 def _same(value: Fact, wanted: Fact) -> bool:
     return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
@@ -75,6 +81,23 @@ class Match:
         if self.severity is not None and finding.severity < self.severity:
             return False
         return all(test.passes(finding.facts.get(name)) for name, test in self.facts.items())
+
+    def covers(self, other: Match) -> bool:
+        """True when this surely takes all that `other` takes; False may mean that it cannot be told."""
+        if self.subjects and not (other.subjects and _globs_within(other.subjects, self.subjects)):
+            return False
+        if self.severity is not None and (other.severity is None or other.severity < self.severity):
+            return False
+        return _globs_within(other.kinds, self.kinds) and all(
+            test.covers(other.facts.get(name)) for name, test in self.facts.items()
+        )
+
+
+def _globs_within(narrow: tuple[str, ...], wide: tuple[str, ...]) -> bool:
+    """True when each of `narrow` is one of `wide`, or a plain word that one of them matches."""
+    return all(
+        one in wide or (not set(one) & set("*?[") and any(fnmatchcase(one, glob) for glob in wide)) for one in narrow
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,42 @@ def test_a_match_needs_kind_subject_severity_and_every_fact() -> None:
     assert not match.takes(finding(facts={"xid": 94, "row": 1}, severity=Severity.WARNING))
 
 
+@pytest.mark.parametrize(
+    ("wide", "narrow", "covers"),
+    [
+        (Match(kinds=("nvidia.*",)), Match(kinds=("nvidia.xid",)), True),
+        (Match(kinds=("nvidia.*",)), Match(kinds=("nvidia.*",), subjects=("gpu:x",)), True),
+        (Match(kinds=("nvidia.xid",)), Match(kinds=("nvidia.xid", "gpu.lost")), False),
+        (Match(kinds=("??",)), Match(kinds=("x*",)), False),
+        (Match(kinds=("a",), subjects=("gpu:*",)), Match(kinds=("a",)), False),
+        (Match(kinds=("a",), subjects=("gpu:*",)), Match(kinds=("a",), subjects=("gpu:x",)), True),
+        (Match(kinds=("a",), severity=Severity.ERROR), Match(kinds=("a",)), False),
+        (Match(kinds=("a",), severity=Severity.ERROR), Match(kinds=("a",), severity=Severity.WARNING), False),
+        (Match(kinds=("a",), severity=Severity.ERROR), Match(kinds=("a",), severity=Severity.CRITICAL), True),
+    ],
+)
+def test_a_match_covers_another_or_cannot_tell(wide: Match, narrow: Match, covers: bool) -> None:
+    assert wide.covers(narrow) is covers
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "covers"),
+    [
+        ({}, {"xid": FactTest(any_of=(94,))}, True),
+        ({"xid": FactTest(any_of=(94, 95))}, {"xid": FactTest(any_of=(94,))}, True),
+        ({"xid": FactTest(any_of=(94,))}, {"xid": FactTest(any_of=(94, 95))}, False),
+        ({"xid": FactTest(minimum=90)}, {"xid": FactTest(any_of=(94,))}, True),
+        ({"xid": FactTest(minimum=90)}, {"xid": FactTest(minimum=90)}, True),
+        ({"xid": FactTest(minimum=90)}, {"xid": FactTest(minimum=80)}, False),
+        ({"xid": FactTest(any_of=(94,))}, {}, False),
+    ],
+)
+def test_facts_cover_others_or_it_cannot_be_told(
+    wide: dict[str, FactTest], narrow: dict[str, FactTest], covers: bool
+) -> None:
+    assert Match(kinds=("a",), facts=wide).covers(Match(kinds=("a",), facts=narrow)) is covers
+
+
 def test_the_first_in_reading_order_wins() -> None:
     policies = [Policy(name=name, match=Match(kinds=("nvidia.xid",))) for name in ("a", "b")]
     assert first_match(policies, finding()) is policies[0]
