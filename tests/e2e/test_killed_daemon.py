@@ -12,14 +12,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bandog.domain.model import IncidentState, StepState
+from bandog.store.rows import SavedRequest
+from simhost.scene import Scene, Story
 from simhost.world import World, moments, table, xid
-
-MakeWorld = Callable[..., World]
 
 CHAOS = """
 import json, os, signal, socket
@@ -93,22 +92,30 @@ RATE = 5.0
 """How much faster than ours the world's clock runs: 10 s of quiet are 2 s."""
 
 
-LONGEST_LIFE = 1.6
+LONGEST_LIFE = 1.2
 """Seconds until an agent is killed, at most: it starts within one."""
+
+
+def interrupted(request: SavedRequest) -> bool:
+    """True when the agent died between the act's beginning and its result."""
+    return request.result is not None and bool(request.result.facts.get("interrupted"))
 
 
 def show(host: World, tables: list[str], title: str, killed: int) -> dict[str, int]:
     """Keep the table of disruptive calls per request for the summary; return calls per request."""
     calls = Counter(call.request for call in host.pid1.calls)
     requests = [one for one in host.requests() if one.request.disruptive]
-    tally = Counter((one.request.action, calls[one.request.id], one.state.value) for one in requests)
-    rows = [(action, times, end, count) for (action, times, end), count in sorted(tally.items())]
+    tally = Counter(
+        (one.request.action, "interrupted" if interrupted(one) else "whole", calls[one.request.id], one.state.value)
+        for one in requests
+    )
+    rows = [(*key, count) for key, count in sorted(tally.items())]
     twice = sum(times > 1 for times in calls.values())
     foot = (
         f"{killed} kills, {host.starts} starts, {len(host.incidents())} incidents, {len(requests)} requests, "
         f"{len(host.charges())} charges, {sum(calls.values())} calls; requests called twice: {twice}"
     )
-    tables.append(f"{title}\n{table(rows, ('action', 'calls per request', 'end', 'requests'))}\n{foot}")
+    tables.append(f"{title}\n{table(rows, ('action', 'act', 'calls per request', 'end', 'requests'))}\n{foot}")
     return calls
 
 
@@ -134,12 +141,10 @@ def ended(host: World, count: int) -> bool:
     )
 
 
-@pytest.mark.parametrize(("first", "acted"), [("kill-first", False), ("kill-after", True)])
-def test_killed_at_the_act_the_agent_proves_instead_of_acting_again(
-    world: MakeWorld, tables: list[str], first: str, acted: bool
-) -> None:
+def killed_at_the_act(scene: Scene, first: str, *, acted: bool) -> None:
+    """The agent dies in `run`, starts again, and proves instead of acting again."""
     plugins = {"chaos": CHAOS.replace('request.facts["sick"]', "False")}
-    host = world(policies={"10-test": POLICY.format(first=first)}, plugins=plugins, rate=2 * RATE)
+    host = scene.world(policies={"10-test": POLICY.format(first=first)}, plugins=plugins, rate=2 * RATE)
     host.settle_in()
     host.kernel.print(xid(1))
     assert host.ended() == -signal.SIGKILL
@@ -147,12 +152,13 @@ def test_killed_at_the_act_the_agent_proves_instead_of_acting_again(
     host.start()
     host.until(lambda: ended(host, 1), alive=True)
     host.stop()
-    calls = show(host, tables, f"SIGKILL {'right after the act' if acted else 'as the first statement of run'}", 1)
+    calls = show(
+        host, scene.tables, f"SIGKILL {'right after the act' if acted else 'as the first statement of run'}", 1
+    )
     check(host, calls)
     (incident,) = host.incidents()
     requests = {one.request.action: one for one in host.requests()}
-    assert requests[first].result is not None
-    assert requests[first].result.facts["interrupted"] is True
+    assert interrupted(requests[first])
     assert incident.state is IncidentState.RESOLVED
     if acted:
         assert requests[first].state is StepState.PROVED
@@ -163,21 +169,27 @@ def test_killed_at_the_act_the_agent_proves_instead_of_acting_again(
         assert host.jobs() == {"restart s1.service": 1}
 
 
-def fragile(world: MakeWorld, faults: int, seed: int) -> World:
-    """A host whose agent will be killed `faults` times, with a service and a fault for each."""
+def killed_before_the_act_it_climbs(scene: Scene) -> None:
+    """SIGKILL as the first statement of `run`."""
+    killed_at_the_act(scene, "kill-first", acted=False)
+
+
+def killed_right_after_the_act_it_proves_it(scene: Scene) -> None:
+    """SIGKILL between the act and its result."""
+    killed_at_the_act(scene, "kill-after", acted=True)
+
+
+def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
+    """Kill the agent at random moments of its life, its start included, while faults come in; let it end all."""
     chance = random.Random(seed)
-    return world(
+    host = scene.world(
         policies={"10-test": POLICY.format(first="chaos-act")},
         plugins={"chaos": CHAOS.replace('request.facts["sick"]', 'int(request.subject.split(":")[2], 16) % 2')},
-        services=faults,
+        services=kills,
         main=BUDGETS,
         rate=RATE,
         pause=lambda: chance.uniform(0.0, 0.05),
     )
-
-
-def live_and_die(host: World, kills: int, seed: int) -> None:
-    """Kill the agent at random moments of its life, its start included, while faults come in; let it end all."""
     host.settle_in()
     for number, moment in enumerate(moments(seed, kills, 0.0, LONGEST_LIFE), start=1):
         if not host.alive:
@@ -185,35 +197,54 @@ def live_and_die(host: World, kills: int, seed: int) -> None:
         time.sleep(moment / 2)
         host.kernel.print(xid(number))
         time.sleep(moment / 2)
+        if chance.random() < 0.5:  # these die in the middle of an act, if there is one soon
+            acts = len(host.pid1.calls)
+            host.waited(lambda acts=acts: len(host.pid1.calls) > acts, 0.8)
+            time.sleep(chance.uniform(0.0, 0.1))
         assert host.kill() == -signal.SIGKILL, host.log()[-3000:]
     host.start()
     host.until(lambda: ended(host, kills), 40 + 2 * kills, alive=True)
     host.stop()
 
-
-def killed_at_random(world: MakeWorld, tables: list[str], kills: int, seed: int) -> None:
-    """Two hosts side by side, because agents that are being killed mostly wait."""
-    share = {seed: kills - kills // 2, seed + 1: kills // 2}
-    hosts = {one: fragile(world, count, one) for one, count in share.items()}
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: live_and_die(hosts[one], share[one], one), hosts))
-    for one, host in hosts.items():
-        calls = show(host, tables, f"SIGKILL at {share[one]} random moments (seed {one})", share[one])
-        check(host, calls)
-        found = Counter(incident.subject for incident in host.incidents())
-        assert set(found.values()) == {1}, f"found twice: {found}"
-        assert len(found) == share[one], "a fault was lost"
-        assert sum(calls.values()) > share[one] // 2, "most faults were acted on"
-        proved = {request.request.incident for request in host.requests() if request.state is StepState.PROVED}
-        for incident in host.incidents():
-            assert (incident.state is IncidentState.RESOLVED) == (incident.id in proved), incident
+    calls = show(host, scene.tables, f"SIGKILL at {kills} random moments (seed {seed})", kills)
+    check(host, calls)
+    found = Counter(incident.subject for incident in host.incidents())
+    assert set(found.values()) == {1}, f"found twice: {found}"
+    assert len(found) == kills, "a fault was lost"
+    assert sum(calls.values()) > kills // 2, "most faults were acted on"
+    proved = {request.request.incident for request in host.requests() if request.state is StepState.PROVED}
+    for incident in host.incidents():
+        assert (incident.state is IncidentState.RESOLVED) == (incident.id in proved), incident
 
 
-def test_killed_at_random_moments_nothing_is_lost_and_nothing_done_twice(world: MakeWorld, tables: list[str]) -> None:
-    killed_at_random(world, tables, 25, seed=1)
+SEED = int(os.environ.get("BANDOG_SEED", "20261130"))
+
+
+def at_random(kills: int, seed: int) -> Story:
+    """Return a story of so many kills."""
+
+    def killed_anywhere_nothing_is_lost_or_done_twice(scene: Scene) -> None:
+        killed_at_random(scene, kills, seed)
+
+    return killed_anywhere_nothing_is_lost_or_done_twice
+
+
+STORIES: list[Story] = [
+    killed_before_the_act_it_climbs,
+    killed_right_after_the_act_it_proves_it,
+    at_random(13, SEED),
+    at_random(12, SEED + 1),
+]
+LONG: list[Story] = [at_random(50, SEED + number) for number in range(2, 6)]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)
+def test_killed(together: Callable[[Story], None], story: Story) -> None:
+    together(story)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_killed_two_hundred_times_nothing_is_lost_and_nothing_done_twice(world: MakeWorld, tables: list[str]) -> None:
-    killed_at_random(world, tables, 200, seed=int(os.environ.get("BANDOG_SEED", "20261130")))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("story", LONG, ids=lambda one: one.__name__)
+def test_killed_two_hundred_times(together: Callable[[Story], None], story: Story) -> None:
+    together(story)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bandog.domain.model import IncidentState
-from simhost.world import World
+import pytest
 
-MakeWorld = Callable[..., World]
+from bandog.domain.model import IncidentState
+from simhost.scene import Scene, Story
+from simhost.world import World
 
 PROBE = """
 from datetime import timedelta
@@ -57,8 +58,8 @@ def states(host: World) -> dict[str, IncidentState]:
     return {one.subject: one.state for one in host.incidents()}
 
 
-def test_what_a_probe_found_before_the_restart_and_is_gone_after_it_resolves(world: MakeWorld) -> None:
-    host = world(policies={"10-hot": HOT}, plugins={"thermometer": PROBE}, rate=10)
+def what_a_probe_found_before_the_restart_and_is_gone_after_it_resolves(scene: Scene) -> None:
+    host = scene.world(policies={"10-hot": HOT}, plugins={"thermometer": PROBE}, rate=10)
     host.write("etc/hot", "a b")
     host.start()
     host.until(lambda: len(host.incidents()) == 2, alive=True)
@@ -73,8 +74,8 @@ def test_what_a_probe_found_before_the_restart_and_is_gone_after_it_resolves(wor
     host.stop()
 
 
-def test_what_the_agent_said_of_its_own_process_has_cleared_with_a_new_one(world: MakeWorld) -> None:
-    host = world(policies={"10-stale": STALE}, plugins={"thermometer": PROBE}, rate=10)
+def what_the_agent_said_of_its_own_process_has_cleared_with_a_new_one(scene: Scene) -> None:
+    host = scene.world(policies={"10-stale": STALE}, plugins={"thermometer": PROBE}, rate=10)
     host.write("etc/hot", "")
     host.write("etc/raise", "")
     host.start()
@@ -84,3 +85,14 @@ def test_what_the_agent_said_of_its_own_process_has_cleared_with_a_new_one(world
     host.start()
     host.until(lambda: states(host)["plugin:thermometer"] is IncidentState.RESOLVED, alive=True)
     host.stop()
+
+
+STORIES: list[Story] = [
+    what_a_probe_found_before_the_restart_and_is_gone_after_it_resolves,
+    what_the_agent_said_of_its_own_process_has_cleared_with_a_new_one,
+]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)
+def test_restarted(together: Callable[[Story], None], story: Story) -> None:
+    together(story)

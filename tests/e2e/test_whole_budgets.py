@@ -10,12 +10,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from bandog.domain.model import Incident, IncidentState, StepState
 from bandog.store.rows import SavedRequest
 from simhost.clock import WorldClock
+from simhost.scene import Scene, Story
 from simhost.world import World, gpu, xid
-
-MakeWorld = Callable[..., World]
 
 POLICY = """\
 policy: test-xid
@@ -77,8 +78,8 @@ def ask(host: World, do: str, **arguments: Any) -> Any:
     return answer["answer"]
 
 
-def test_a_unit_that_crashes_ten_times_is_restarted_five_times_and_paged_once(world: MakeWorld) -> None:
-    host = world(policies={"10-test": POLICY}, rate=RATE)
+def a_unit_that_crashes_ten_times_is_restarted_five_times_and_paged_once(scene: Scene) -> None:
+    host = scene.world(policies={"10-test": POLICY}, rate=RATE)
     host.settle_in()
     for _ in range(5):
         assert crash(host, 1).state is IncidentState.RESOLVED
@@ -101,8 +102,8 @@ def test_a_unit_that_crashes_ten_times_is_restarted_five_times_and_paged_once(wo
     assert len(host.charges()) == 5
 
 
-def test_a_host_over_its_budget_only_observes_until_it_is_armed_again(world: MakeWorld) -> None:
-    host = world(
+def a_host_over_its_budget_only_observes_until_it_is_armed_again(scene: Scene) -> None:
+    host = scene.world(
         policies={"10-test": POLICY, "90-disarmed": DISARMED},
         services=6,
         main="budgets: {restart: 2 per 1h, host: 8 per 24h}\n",
@@ -153,8 +154,8 @@ def crash_on(host: World, number: int) -> None:
     host.systemd.boot(f"s{number}.service")
 
 
-def test_a_clock_that_starts_in_the_year_2000_frees_no_budget(world: MakeWorld) -> None:
-    host = world(policies={"10-test": POLICY}, main="budgets: {restart: 2 per 1h}\n", rate=RATE)
+def a_clock_that_starts_in_the_year_2000_frees_no_budget(scene: Scene) -> None:
+    host = scene.world(policies={"10-test": POLICY}, main="budgets: {restart: 2 per 1h}\n", rate=RATE)
     host.settle_in()
     for _ in range(2):
         assert crash(host, 1).state is IncidentState.RESOLVED
@@ -177,3 +178,15 @@ def test_a_clock_that_starts_in_the_year_2000_frees_no_budget(world: MakeWorld) 
     host.until(lambda: host.incidents()[-1].findings > 1, alive=True)
     host.stop()
     assert sum(host.jobs().values()) == 2
+
+
+STORIES: list[Story] = [
+    a_unit_that_crashes_ten_times_is_restarted_five_times_and_paged_once,
+    a_host_over_its_budget_only_observes_until_it_is_armed_again,
+    a_clock_that_starts_in_the_year_2000_frees_no_budget,
+]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)
+def test_budgets(together: Callable[[Story], None], story: Story) -> None:
+    together(story)

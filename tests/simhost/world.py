@@ -205,6 +205,15 @@ class World:
                 )
             time.sleep(0.02)
 
+    def waited(self, condition: Callable[[], object], within: float) -> bool:
+        """Wait for a condition that need not come; True if it did."""
+        end = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        return True
+
     def incidents(self) -> tuple[Incident, ...]:
         """Return every incident on record, by number."""
         if not self.readable:
