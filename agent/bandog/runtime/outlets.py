@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from .apprise_parts import provide
 from .messages import Mail
 from .secrets import Secrets
 
@@ -60,9 +61,10 @@ class AppriseOutlet:
 
     def _open(self, url: str) -> Any:
         try:
-            # The first one makes Apprise import all its plugins, some by modules that Python has deprecated.
+            # A first one may make Apprise import its plugins, some by modules that Python has deprecated.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
+                provide(self._apprise, self._scheme)
                 target = self._apprise.Apprise.instantiate(url, asset=self._asset, suppress_exceptions=False)
         except Exception as error:  # as in `send`
             raise OutletError(f"{self._scheme}: {self._secrets.mask_error(error)}") from None
