@@ -1,11 +1,19 @@
-"""A webhook that keeps what it is sent, and a model server that answers /health; both on loopback."""
+"""A webhook on loopback that keeps what it is sent."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 class WebhookSink:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,7 @@ from bandog.daemon import Daemon, Parts, Settings
 from bandog.domain.changes import IncidentChanged
 
 from .kernel import KernelLog
-from .sink import WebhookSink
+from .sink import WebhookSink, free_port
 from .units import SimulatedSystemd
 
 TOP = Path(__file__).parents[2]
@@ -43,13 +42,6 @@ steps:
   - do: notify
     with: {to: [oncall], urgent: true}
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Stage:

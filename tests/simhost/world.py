@@ -27,7 +27,7 @@ from .units import SimulatedSystemd
 TESTS = Path(__file__).parents[1]
 SLEEPER = ("sleep", "infinity")
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
-MAIN = 'mode: enforce\nnotify: {{oncall: {{urls: "{url}"}}}}\n'
+MAIN = 'mode: enforce\nnotify: {oncall: {urls: "{sink}"}}\n'
 SERVICE = """\
 service: {name}
 unit: {name}.service
@@ -51,7 +51,8 @@ def xid(number: int, code: int = 94, text: str = "Contained: SM (0x1). RST: No, 
 class World:
     """The host below `root`. Service `s<n>` runs on GPU n, n from 1; `plugins` are name → source.
 
-    `rate` is how much faster than ours its clock runs. `main` is appended to the main file.
+    `rate` is how much faster than ours its clock runs. `main` is appended to the main file;
+    `targets` replaces its beginning, with `{sink}` for the URL of the webhook.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class World:
         units = {f"{name}.service": SLEEPER for name in names}
         self.systemd = SimulatedSystemd(units, lambda: self.clock.seconds())
         self.pid1 = Pid1Server(root / "pid1", self.systemd, self.state / "bandog.db", pause).start()
-        self.write("etc/bandog.yaml", (targets or MAIN.format(url=self.sink.url)) + main)
+        self.write("etc/bandog.yaml", (targets or MAIN).replace("{sink}", self.sink.url) + main)
         for number, name in enumerate(names, start=1):
             self.write(f"etc/services.d/{name}.yaml", SERVICE.format(name=name, gpu=gpu(number)))
             self.systemd.boot(f"{name}.service")
