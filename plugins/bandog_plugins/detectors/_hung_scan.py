@@ -108,9 +108,9 @@ class HungTaskScan(Probe):
     def _look(self, site: Site, now: Instant) -> dict[Key, Task]:
         seen = {(task.pid, task.start): task for task in self._watch.look(site, now)}
         if self._host_round is None or now.since(self._host_round) >= self.options.host_every:
-            self._host_round = now
+            first, self._host_round = self._host_round is None, now
             self._blind = _blind(site)
-            seen |= {(task.pid, task.start): task for task in self._watch.look_everywhere(site)}
+            seen |= {(task.pid, task.start): task for task in self._watch.look_everywhere(site, first=first)}
         missing = [(one.task.tgid, one.task.pid) for key, one in self._suspects.items() if key not in seen]
         return seen | {(task.pid, task.start): task for task in read_again(site, missing)}
 

@@ -15,6 +15,8 @@ from bandog import Instant, Site, Task, cgroups, processes
 
 SHARE = 1000
 """Threads beside the leaders that one round looks at: about 10 ms in 10 s."""
+ROUNDS = 12
+"""In so many rounds, two minutes, the share must have gone round, else those in scope get the look at all too."""
 LISTED_FOR = timedelta(seconds=30)
 """How long a process's list of threads, and a unit's folder, is taken as it was."""
 DEVICE = "nvidia"
@@ -49,6 +51,7 @@ class Watch:
         self._listed: dict[int, _Listed] = {}
         self._asked: dict[int, _Asked] = {}
         self._turn = 0
+        self._goes_round = False
 
     def look(self, site: Site, now: Instant) -> Iterator[Task]:
         """Yield the threads in scope that run or wait in D: every leader, and this round's share of the rest."""
@@ -60,14 +63,21 @@ class Watch:
         scope = sorted(self.holders.union(self.units))
         self._listed = {pid: one for pid, one in self._listed.items() if pid in self.units or pid in self.holders}
         others = [(pid, tid) for pid in scope for tid in self._threads(site, pid, now) if tid != pid]
+        self._goes_round = len(others) <= SHARE * ROUNDS
         share = set(self._next(others))
         for pid in scope:
             tids = [pid, *(tid for tid in self._listed[pid].tids if (pid, tid) in share)]
             yield from processes.tasks_in_state(site.paths, pid, tids, "DR")
 
-    def look_everywhere(self, site: Site) -> Iterator[Task]:
-        """Yield every thread of the host that waits in D; raises OSError when /proc cannot be listed."""
+    def look_everywhere(self, site: Site, *, first: bool) -> Iterator[Task]:
+        """Yield every thread of the host that waits in D; raises OSError when /proc cannot be listed.
+
+        But for the `first` time without those in scope: `look` comes by all of them often enough.
+        """
+        known = set() if first or not self._goes_round else self.holders.union(self.units)
         for pid in processes.process_ids(site.paths):
+            if pid in known:
+                continue
             yield from processes.tasks_in_state(site.paths, pid, processes.thread_ids(site.paths, pid), "D")
 
     def _next(self, others: list[tuple[int, int]]) -> list[tuple[int, int]]:

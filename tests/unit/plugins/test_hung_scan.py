@@ -16,7 +16,7 @@ from bandog.host.paths import Paths
 from bandog.services.registry import Service
 from bandog.testing import FakeHost, FakeServices, FakeSite, feed
 from bandog_plugins.detectors._hung_scan import HungTaskScan, ScanOptions
-from bandog_plugins.detectors._hung_watch import SHARE
+from bandog_plugins.detectors._hung_watch import ROUNDS, SHARE, Watch
 from bandog_plugins.detectors.hung_task import HungTask
 
 UNIT = "vllm-qwen.service"
@@ -248,6 +248,20 @@ def test_a_huge_process_is_looked_at_in_turns_but_its_leader_always(scan: Scan) 
     scan.host.task(700, "leader", "D")
     subjects = [{one.subject for one in scan.rounds(1)} for _ in range(3)]
     assert subjects == [set(), {"task:leader"}, {"task:leader", "task:last"}]
+
+
+@pytest.mark.parametrize(("threads", "again"), [(5, set()), (SHARE * ROUNDS + 5, {701})])
+def test_later_looks_at_the_host_leave_out_those_whose_turn_comes_anyway(
+    scan: Scan, threads: int, again: set[int]
+) -> None:
+    for tid in range(701, 701 + threads):
+        (scan.host.paths.proc / f"700/task/{tid}").mkdir()
+    scan.host.task(700, "worker", "D", tid=701)
+    scan.host.task(800, "nfsd", "D")
+    watch = Watch()
+    assert 700 not in {task.pid for task in watch.look(scan.site, scan.site.clock.now())}
+    assert {task.pid for task in watch.look_everywhere(scan.site, first=True)} == {701, 800}
+    assert {task.pid for task in watch.look_everywhere(scan.site, first=False)} == {800} | again
 
 
 def test_exhausted_reports_make_the_log_blind_until_somebody_allows_more(scan: Scan) -> None:
