@@ -199,8 +199,8 @@ def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
         time.sleep(moment / 2)
         if chance.random() < 0.5:  # these die in the middle of an act, if there is one soon
             acts = len(host.pid1.calls)
-            host.waited(lambda acts=acts: len(host.pid1.calls) > acts, 0.8)
-            time.sleep(chance.uniform(0.0, 0.1))
+            host.waited(lambda acts=acts: len(host.pid1.calls) > acts, 3.0)
+            time.sleep(chance.uniform(0.0, 0.06))
         assert host.kill() == -signal.SIGKILL, host.log()[-3000:]
     host.start()
     host.until(lambda: ended(host, kills), 40 + 2 * kills, alive=True)
