@@ -32,7 +32,7 @@ test-stories: ## whole stories in the lab (none yet)
 	@echo "test-stories: no story stands yet"
 
 bench: setup ## what the budgets of DESIGN.md 12 come to on this machine
-	.venv/bin/python -m tests.bench
+	.venv/bin/python tests/bench
 
 lock: ## write the locked, hashed requirements anew
 	packaging/lock

@@ -48,8 +48,8 @@ class Ground:
         self.group = self.root / "sys/fs/cgroup/system.slice" / UNIT
         for folder in (self.etc / "services.d", self.etc / "policies.d", self.group, self.root / "var/lib/bandog"):
             folder.mkdir(parents=True)
-        for folder in ("dev", "var/lib/dpkg", "run/dbus"):
-            (self.root / folder).mkdir(parents=True)
+        for name in ("dev", "var/lib/dpkg", "run/dbus"):
+            (self.root / name).mkdir(parents=True)
         (self.root / "proc").symlink_to("/proc")
         (self.root / "sys/fs/cgroup/cgroup.controllers").touch()
         (self.group / "cgroup.procs").touch()
@@ -69,7 +69,11 @@ class Ground:
         shutil.rmtree(self.run, ignore_errors=True)
 
     def configure(self, main: str, **policies: str) -> None:
-        """Write the main file, and policies that come before the shipped ones."""
+        """Write the main file, and policies that come before the shipped ones.
+
+        `bench-act` is loaded only where the main file has options for it.
+        """
+        self.plugins = HERE / "plugin" if "bench-act" in main else None
         (self.etc / "bandog.yaml").write_text(main)
         (self.etc / "bandog.yaml").chmod(0o600)
         for name, text in policies.items():
@@ -100,7 +104,7 @@ class Running:
             began = time.monotonic()
             self.process = subprocess.Popen(
                 argv,
-                env={**os.environ, "NOTIFY_SOCKET": str(address), "PYTHONPATH": str(HERE / "plugin")},
+                env={**os.environ, "NOTIFY_SOCKET": str(address), "PYTHONPATH": str(ground.plugins or "")},
                 pass_fds=() if kernel is None else (kernel.fileno(),),
                 stderr=(ground.root / "log").open("ab"),
             )
@@ -130,6 +134,11 @@ class Running:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / TICKS
 
+    def starved(self) -> float:
+        """Return the seconds for which the daemon's threads were ready and had to wait for a CPU."""
+        waits = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[1]) for one in waits) / 1e9
+
     def memory(self) -> tuple[float, float]:
         """Return PSS and RSS of the daemon and all its children, in MiB."""
         sums = {"Pss:": 0, "Rss:": 0}
@@ -157,6 +166,11 @@ class Running:
             time.sleep(seconds)
         finally:
             self.process.send_signal(signal.SIGCONT)
+
+
+def kernel_counts(daemon: Running) -> Mapping[str, int]:
+    """Return what the daemon counts of its kernel log: read, wanted, lost and so on."""
+    return dict(next(one["counts"] for one in daemon.status()["sources"] if one["name"] == "kmsg"))
 
 
 def family(pid: int) -> Iterator[int]:

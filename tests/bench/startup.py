@@ -18,7 +18,6 @@ def ready(small: bool) -> Measured:
     took, cpu = [], []
     with Ground() as ground, helper("receivers") as receivers:
         ground.configure(MAIN.format(**said(receivers)))
-        (ground.etc / "policies.d/010-bench.yaml").unlink(missing_ok=True)
         for _ in range(2 if small else 7):
             with ground.daemon() as daemon:
                 took.append(daemon.ready_after)

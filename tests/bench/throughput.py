@@ -16,13 +16,13 @@ from kernel import OTHERS
 def explain(small: bool) -> Measured:
     """`bandog explain FILE`, a kernel log as `dmesg` prints it."""
     with Ground() as ground:
-        return _rate(ground, ["explain", "--config", ground.etc], 200_000 if small else 2_000_000)
+        return _rate(ground, ["explain", "--config", ground.etc], 400_000 if small else 2_000_000)
 
 
 def replay(small: bool) -> Measured:
     """`bandog replay FILE`, the same log through engine and budgets."""
     with Ground() as ground:
-        return _rate(ground, ["replay", "--config", ground.etc], 200_000 if small else 2_000_000)
+        return _rate(ground, ["replay", "--config", ground.etc], 400_000 if small else 2_000_000)
 
 
 def _rate(ground: Ground, command: Sequence[str | Path], lines: int) -> Measured:
