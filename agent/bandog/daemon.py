@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -216,7 +217,15 @@ class Daemon:
         self.site.services = self.services
 
     def _build_sender(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+        def spool(row: Row) -> None:
+            # On the loop at once, so that no message reaches the disk later than what it tells of.
+            if threading.get_ident() == thread:
+                self.commit(row)
+            else:
+                loop.call_soon_threadsafe(self.commit, row)
+
         self.last_sink = LastSink(self.paths, self.clock, self.secrets, child=self.site.child)
         self.sender = Sender(
             self.targets(),
@@ -224,7 +233,7 @@ class Daemon:
             clock=self.clock,
             secrets=self.secrets,
             last=self.last_sink,
-            save=lambda row: loop.call_soon_threadsafe(self.commit, row),
+            save=spool,
             policy_of=lambda name: next((one for one in self.config.policies if one.name == name), None),
         )
 
