@@ -204,7 +204,9 @@ def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
         assert host.kill() == -signal.SIGKILL, host.log()[-3000:]
     host.start()
     host.until(lambda: ended(host, kills), 40 + 2 * kills, alive=True)
+    host.until(lambda: host.spooled() == 0, 40, alive=True)
     host.stop()
+    assert host.told_of() == {one.id for one in host.incidents()}, "nobody was told"
 
     calls = show(host, scene.tables, f"SIGKILL at {kills} random moments (seed {seed})", kills)
     check(host, calls)

@@ -257,6 +257,18 @@ class World:
         """Return the disruptive calls that had no committed intent at their time."""
         return [f"{call.verb} {call.target}" for call in self.pid1.calls if not call.request]
 
+    def spooled(self) -> int:
+        """Return how many messages on record are still to be delivered."""
+        with Reader(self.state / "bandog.db") as reader:
+            return len(reader.messages())
+
+    def told_of(self) -> set[int]:
+        """Return the incidents of which the webhook has heard, in messages of their own or in digests."""
+        numbers: set[int] = set()
+        for one in self.sink.messages:
+            numbers.update(one.get("incidents", ()), [one["incident"]] if "incident" in one else ())
+        return numbers
+
     def told(self, word: str) -> list[str]:
         """Return the messages at the webhook that hold `word`."""
         return [f"{one['title']}\n{one['message']}" for one in self.sink.messages if word in str(one)]
