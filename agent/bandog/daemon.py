@@ -269,7 +269,7 @@ class Daemon:
                     lambda: self.config.kubernetes, paths=self.paths, clock=self.clock, workers=self.workers
                 ),
                 gates.BootGate(self.clock),
-                gates.VetoGate(veto, self.workers),
+                gates.VetoGate(veto, self.workers, anyone=lambda: bool(veto.get_hookimpls())),
             ),
             report=lambda report: self.pipeline.apply(report),
             incident_of=lambda number: self.engine.incidents.get(number),

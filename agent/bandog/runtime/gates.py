@@ -274,13 +274,24 @@ class WindowGate:
 
 
 class VetoGate:
-    """The `veto` hook: any plugin may object. One that crashes or takes 5 s objects too."""
+    """The `veto` hook: any plugin may object. One that crashes or takes 5 s objects too.
+
+    While `anyone()` is False no plugin has the hook, and no thread is bothered.
+    """
 
     name = "veto"
     patient = False
 
-    def __init__(self, veto: Veto, workers: Workers, *, deadline: timedelta = VETO_DEADLINE) -> None:
+    def __init__(
+        self,
+        veto: Veto,
+        workers: Workers,
+        *,
+        anyone: Callable[[], bool] = lambda: True,
+        deadline: timedelta = VETO_DEADLINE,
+    ) -> None:
         self._veto = veto
+        self._anyone = anyone
         self._deadline = deadline
         self._workers = workers
         self._turns = asyncio.Semaphore(VETOES)
@@ -289,6 +300,8 @@ class VetoGate:
         """Return a plugin's reason."""
         if incident is None:
             return "its incident is not known, so no plugin can be asked"
+        if not self._anyone():
+            return None
         try:
             async with self._turns:
                 reason = await self._workers.run(

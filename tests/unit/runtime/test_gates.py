@@ -323,6 +323,15 @@ def test_a_plugins_reason_holds_and_no_reason_does_not() -> None:
     assert ask(VetoGate(lambda *, request, incident: None, Workers())) is None
 
 
+def test_without_a_plugin_that_has_the_hook_nobody_is_asked() -> None:
+    workers = Workers()
+    plugins: list[str] = []
+    gate = VetoGate(lambda *, request, incident: "not now", workers, anyone=lambda: bool(plugins))
+    assert ask(gate) is None
+    plugins.append("one")
+    assert ask(gate) == "not now"
+
+
 def test_a_veto_that_crashes_hangs_or_cannot_be_asked_refuses() -> None:
     go = threading.Event()
 
