@@ -10,12 +10,12 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from ..domain.model import EMPTY, Proof, ProofState, Request, Result, to_json
+from ..domain.model import EMPTY, Proof, ProofState, Request, Result, ResultState, to_json
 from ..domain.policy import format_duration
 from ..host.site import Site
 from ..plugin import Action
@@ -27,6 +27,12 @@ PROOF_CALL = timedelta(seconds=30)
 """One look of `prove`; one that takes longer could not tell."""
 PROOF_TIME_CALL = timedelta(seconds=5)
 MAX_FACTS = 64 * 1024
+MAX_WHY = 2000
+"""Characters of a sentence for people; a row that is too big for the store would leave the request as it was."""
+
+
+class ActionCrash(Exception):
+    """A coroutine of an action raised what would end the loop (SystemExit, KeyboardInterrupt …)."""
 
 
 class Overrun(Exception):
@@ -57,7 +63,9 @@ async def run(action: Action, request: Request, site: Site, workers: Workers) ->
         return Ran(Result.failed(_told(action, "run", error)))
     if not isinstance(value, Result):
         return Ran(Result.failed(f"{action.name} returned {type(value).__name__} instead of a Result"))
-    return Ran(_expressible(value, action.name))
+    if not isinstance(value.state, ResultState):
+        return Ran(Result.failed(f"{action.name} returned a Result without a state"))
+    return Ran(replace(value, why=_sentence(value.why), facts=_expressible(value.facts, action.name)))
 
 
 async def prove(
@@ -77,9 +85,9 @@ async def prove(
         return Proof.not_yet(_told(action, "prove", error))
     if not isinstance(value, Proof):
         return Proof.not_yet(f"{action.name} returned {type(value).__name__} instead of a Proof")
-    if value.state is not ProofState.NOT_YET and not _has_json(value.facts):
-        return replace(value, facts=EMPTY)
-    return value
+    if not isinstance(value.state, ProofState):
+        return Proof.not_yet(f"{action.name} returned a Proof without a state")
+    return replace(value, why=_sentence(value.why), facts=_expressible(value.facts, action.name))
 
 
 async def proof_time(action: Action, request: Request, site: Site, workers: Workers) -> timedelta:
@@ -106,7 +114,7 @@ async def _call(
 
 
 async def _await(work: Awaitable[Any], deadline: timedelta, name: str) -> Any:
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_contained(work, name))
     try:
         done, _ = await asyncio.wait({task}, timeout=deadline.total_seconds())
     except asyncio.CancelledError:
@@ -115,7 +123,17 @@ async def _await(work: Awaitable[Any], deadline: timedelta, name: str) -> Any:
     if not done:
         task.cancel()
         raise Overrun(f"{name} took longer than {format_duration(deadline)}")
+    if task.cancelled():  # by itself: we were not, or this line would not be reached
+        raise Overrun(f"{name} cancelled itself")
     return task.result()
+
+
+async def _contained(work: Awaitable[Any], name: str) -> Any:
+    """A task that raises SystemExit or KeyboardInterrupt ends the whole loop, and each start would prove again."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise ActionCrash(f"{name} raised {type(error).__name__}") from error
 
 
 def _told(action: Action, method: str, error: Exception) -> str:
@@ -130,12 +148,17 @@ def _told(action: Action, method: str, error: Exception) -> str:
     return f"{action.name} raised {kind} in {method}"
 
 
-def _expressible(result: Result, name: str) -> Result:
+def _sentence(why: object) -> str:
+    text = why if isinstance(why, str) else repr(why)
+    return text if len(text) <= MAX_WHY else text[: MAX_WHY - 1] + "…"
+
+
+def _expressible(facts: Any, name: str) -> Mapping[str, Any]:
     """Facts go through the store to `prove`, so they must have a JSON form of a sane size."""
-    if _has_json(result.facts):
-        return result
+    if isinstance(facts, Mapping) and _has_json(facts):
+        return facts
     log.error("facts dropped, they have no JSON form or are too big action=%s", name)
-    return replace(result, facts=EMPTY)
+    return EMPTY
 
 
 def _has_json(facts: Any) -> bool:

@@ -43,8 +43,8 @@ class Restart(Action):
         super().__init__()
         self.runs: list[str] = []
         self.proofs: list[Result] = []
-        self.results: list[Result | Exception] = []
-        self.answers: list[Proof | Exception] = []
+        self.results: list[Result | BaseException] = []
+        self.answers: list[Proof | BaseException] = []
         self.on_run: Callable[[Request, Site], Any] | None = None
 
     def run(self, request: Request, site: Site) -> Any:
@@ -82,7 +82,7 @@ class Evidence(Restart):
 
 def _next(scripted: list[Any], otherwise: Any) -> Any:
     value = scripted.pop(0) if scripted else otherwise
-    if isinstance(value, Exception):
+    if isinstance(value, BaseException):
         raise value
     return value
 
@@ -572,6 +572,52 @@ def test_whatever_an_action_returns_or_raises_ends_the_step(
         assert (await rig.end("2.1")).state is S.PROVED, "the slot is free again"
 
     play(Rig(tmp_path, action=kind()), story)
+
+
+@pytest.mark.parametrize("error", [SystemExit(4), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("kind", [Restart, AsyncRestart])
+def test_nothing_that_an_action_raises_ends_the_agent_or_leaves_the_step_open(
+    tmp_path: Path, kind: type[Restart], error: BaseException
+) -> None:
+    async def story(rig: Rig) -> None:
+        rig.action.results = [error]
+        rig.executor.submit(request())
+        assert (await rig.end()).state is S.FAILED
+        rig.action.proof_deadline = timedelta(seconds=30)
+        rig.action.answers = [error]
+        rig.executor.submit(request("2.1", service="embed"))
+        assert (await rig.end("2.1")).state is S.PROVED, "the slot is free again, and the proof is asked again"
+
+    play(Rig(tmp_path, action=kind()), story)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [Result.failed("x" * 1_000_000), Result.failed(object()), Result.failed("no", odd=object())],  # type: ignore[arg-type]
+    ids=["long", "no-text", "odd-facts"],
+)
+def test_an_end_that_the_store_could_not_hold_is_cut_to_what_it_can(tmp_path: Path, result: Result) -> None:
+    async def story(rig: Rig) -> None:
+        rig.action.results = [result]
+        rig.executor.submit(request())
+        assert (await rig.end()).state is S.FAILED
+
+    play(Rig(tmp_path), story)
+    assert not saved_in(tmp_path).requests, "the store must not hold it to be under way for ever"
+
+
+@pytest.mark.parametrize("field", [{"state": "done"}, {"facts": None}], ids=["state", "facts"])
+def test_a_result_or_proof_with_fields_of_other_types_is_no_fault_of_bandog(
+    tmp_path: Path, field: dict[str, Any]
+) -> None:
+    async def story(rig: Rig) -> None:
+        rig.action.proof_deadline = timedelta(seconds=30)
+        rig.action.results = [dataclasses.replace(Result.done("x"), **field)]
+        rig.action.answers = [dataclasses.replace(Proof.disproved("y"), **field)]
+        rig.executor.submit(request())
+        assert "own fault" not in (await rig.end()).why
+
+    play(Rig(tmp_path), story)
 
 
 def test_a_plain_action_that_overruns_fails_the_step_and_keeps_the_slot_until_it_ends(tmp_path: Path) -> None:
