@@ -298,9 +298,14 @@ class KmsgSource:
 
         The stamp is the scheduler's clock, which no NTP corrects: after months it may be minutes off
         CLOCK_MONOTONIC, and a fresh record would seem too old to act on. The smallest of the last
-        lags tells the drift, for a busy loop can only make a lag larger.
+        lags tells the drift, for a busy loop can only make a lag larger. What NTP cannot have caused is
+        no drift: we stood still, and the record is as old as it says.
         """
-        self._lags.append(self._clock.now().since(self._clock.at_kernel_time(usec)))
+        now = self._clock.now()
+        lag, most = now.since(self._clock.at_kernel_time(usec)), now.boottime * _DRIFT_PPM / 1_000_000
+        if abs(lag) > most + _SHIFT_FROM:
+            return
+        self._lags.append(lag)
         shift = min(self._lags)
         self._shift = shift if abs(shift) >= _SHIFT_FROM else timedelta()
 

@@ -421,6 +421,21 @@ def test_the_drift_of_the_kernel_clock_is_measured_and_kept_in_the_bookmark() ->
     run(body)
 
 
+def test_a_record_that_waited_while_we_stood_still_is_as_old_as_it_says() -> None:
+    """Ten minutes of SIGSTOP or a frozen cgroup are no drift of a clock that has run for an hour."""
+
+    async def body(log: FakeLog) -> None:
+        reading = Reading(log)
+        await reading.source.drained.wait()
+        log.say(XID, usec=HOUR_USEC - 600_000_000)
+        await until(lambda: len(reading.records) == 1)
+        assert reading.clock.now().since(reading.records[0].at) == timedelta(minutes=10)
+        assert reading.source.shift == timedelta()
+        reading.source.stop()
+
+    run(body)
+
+
 def test_no_record_lies_in_the_future() -> None:
     async def body(log: FakeLog) -> None:
         log.say(XID, usec=HOUR_USEC + 30_000_000)
