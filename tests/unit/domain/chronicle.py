@@ -122,7 +122,9 @@ class Chronicle:
 
     def report(self, request: str, state: str, why: str = "") -> tuple[Change, ...]:
         kept, _, _ = self.requests[request]
-        self.requests[request] = (kept, StepState(state), why)
+        if request not in self.dropped or StepState(state) is not StepState.WAITING:
+            # (That it waits was said before the executor heard of the drop, which still takes it back.)
+            self.requests[request] = (kept, StepState(state), why)
         return self.apply(StepReport(request=request, state=StepState(state), why=why))
 
     def end(self, action: str, state: str, why: str = "") -> None:

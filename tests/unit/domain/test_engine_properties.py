@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from chronicle import ACTIONS, Chronicle, ladder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bandog.domain.changes import FindingSeen, RequestMade, StepReport
@@ -114,6 +114,16 @@ def play(world: Watched, event: str, value: Any) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(st.lists(EVENTS, max_size=60))
+@example(
+    [  # "it waits", said of a request that has just been dropped
+        ("see", {"xid": 94, "subject": GPUS[0]}),
+        ("see", {"xid": 94, "subject": GPUS[0], "kind": "task.hung", "live": False}),
+        ("reload", []),
+        ("report", (0, StepState.WAITING)),
+        ("shorten", 0),
+        ("see", {"xid": 94, "subject": GPUS[0], "kind": "task.hung"}),
+    ]
+)
 def test_any_sequence_of_inputs_is_taken_and_the_rules_hold(events: list[tuple[str, Any]]) -> None:
     world = Watched(*POLICIES, actions=ACTIONS)
     world.grounds = set()
