@@ -28,6 +28,7 @@ from ..sources.text import TextReader
 from ..sources.text_file import LogUnreadable, open_log
 from ..sources.text_time import told_wall
 from .operate import JSON_OPTION
+from .output import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,6 @@ USAGE, BAD_CONFIGURATION = 2, 78  # 78 is EX_CONFIG of sysexits.h
 NO_SITE = Path("/nonexistent")  # systemd's word for a place where nothing is
 _COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 _MOST_TEXT = 300  # of one fact, as shown to people
-_UNFOLDED = 100_000  # columns
 
 
 @click.command()
@@ -215,18 +215,14 @@ Show = Callable[[Finding, Policy | None, tuple[StepView, ...]], None]
 def _shower(as_json: bool, detection: Detection) -> Show:
     if as_json:
         return lambda finding, policy, steps: click.echo(json.dumps(document(finding, policy, steps)))
-    from rich.console import Console
-
-    # For a person lines are folded; a program (grep, a file) gets each in one piece.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
-    said = dict[tuple[object, ...], int | None]()
+    out, said = console(), dict[tuple[object, ...], int | None]()
 
     def show(finding: Finding, policy: Policy | None, steps: tuple[StepView, ...]) -> None:
         facts = finding.facts
         about = (finding.kind, facts.get("xid"), facts.get("sxid"), facts.get("reason"), facts.get("glued"))
         meaning = detection.meaning(finding) if about not in said else f"as on line {said[about]}"
         said.setdefault(about, finding.line)
-        _tell(console, finding, policy, steps, meaning)
+        _tell(out, finding, policy, steps, meaning)
 
     return show
 
@@ -246,7 +242,7 @@ def document(finding: Finding, policy: Policy | None, steps: Sequence[StepView])
     }
 
 
-def _tell(console: Console, finding: Finding, policy: Policy | None, steps: Sequence[StepView], meaning: str) -> None:
+def _tell(out: Console, finding: Finding, policy: Policy | None, steps: Sequence[StepView], meaning: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -260,23 +256,23 @@ def _tell(console: Console, finding: Finding, policy: Policy | None, steps: Sequ
         (plain(finding.subject), "bold"),
         "" if finding.raised else "  (cleared)",
     )
-    console.print(head)
+    out.print(head)
     if meaning:
-        console.print(indented(Text(plain(meaning))))
+        out.print(indented(Text(plain(meaning))))
     shown = "  ".join(f"{name}={plain(str(value))[:_MOST_TEXT]}" for name, value in finding.facts.items())
-    console.print(indented(Text(shown, style="dim")))
+    out.print(indented(Text(shown, style="dim")))
     if policy is None:
-        console.print(indented(Text("no policy takes it: nothing would be done")))
+        out.print(indented(Text("no policy takes it: nothing would be done")))
     else:
         quiet = format_duration(policy.quiet)
-        console.print(indented(Text(f"policy {policy.name} ({policy.file}; stays open {quiet})")))
+        out.print(indented(Text(f"policy {policy.name} ({policy.file}; stays open {quiet})")))
         for number, step in enumerate(steps, start=1):
             mark = ("would", "green") if step.would else ("would not", "yellow")
             line = Text.assemble(f"{number}. {step.do}: ", mark, f" ({plain(step.why)})")
-            console.print(indented(line, 6))
+            out.print(indented(line, 6))
         if not steps:
-            console.print(indented(Text("no steps: it is recorded"), 6))
-    console.print()
+            out.print(indented(Text("no steps: it is recorded"), 6))
+    out.print()
 
 
 def plain(text: str) -> str:

@@ -11,6 +11,7 @@ from ..domain.model import to_json
 from ..runtime.report import incident_line
 from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
+from .output import console
 from .place import local_paths
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("id", "opened", "severity", "state", "policy", "subject", "services", "n", "what"):
-        grid.add_column(column, overflow="fold")
+        grid.add_column(column, overflow="fold", no_wrap=column in ("id", "opened", "severity", "state", "n"))
     for row in rows:
         colour = COLOURS.get(row["severity"], "")
         grid.add_row(
             f"#{row['id']}",
-            row["opened"][:19].replace("T", " "),
+            row["opened"][:16].replace("T", " "),
             f"[{colour}]{row['severity']}[/]",
             row["state"] + (" (drill)" if row["drill"] else ""),
             escape(row["policy"]),
@@ -61,9 +62,7 @@ def incidents(only_open: bool, limit: int, as_json: bool) -> None:
         for row in rows:
             click.echo(json.dumps(row))
     elif rows:
-        from rich.console import Console
-
-        Console(highlight=False).print(table(rows))
+        console().print(table(rows))
     else:
         click.echo("no incidents")
     raise SystemExit(1 if any(row["state"] in ("open", "stuck", "unresolved") for row in rows) else 0)
@@ -91,26 +90,25 @@ def show(incident: int, as_json: bool) -> None:
         }
         click.echo(json.dumps(document))
         return
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(highlight=False)
+    out = console()
     drill = " [DRILL]" if found.drill else ""
-    console.print(f"[bold]#{found.id}{drill} {escape(found.policy)}[/] on {escape(found.subject)}")
-    console.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {escape(found.why)}")
+    out.print(f"[bold]#{found.id}{drill} {escape(found.policy)}[/] on {escape(found.subject)}")
+    out.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {escape(found.why)}")
     if found.services:
-        console.print(f"  services: {escape(', '.join(found.services))}")
+        out.print(f"  services: {escape(', '.join(found.services))}")
     for name, value in found.facts.items():
-        console.print(f"  {escape(name)}: {escape(str(to_json(value)))}")
-    console.print("\n[bold]Timeline[/]")
-    for event in events:
-        console.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {escape(event.why)}")
+        out.print(f"  {escape(name)}: {escape(str(to_json(value)))}")
+    out.print("\n[bold]Timeline[/]")
+    for event in sorted(events, key=lambda one: one.at.utc):
+        out.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {escape(event.why)}")
     for request in requests:
         place = f" of {request.request.service}" if request.request.service else ""
-        console.print(
+        out.print(
             f"  request {request.request.id}: {escape(request.request.action + place)}: "
             f"{request.state.value} {escape(request.why)}"
         )
     folder = local_paths().state / "evidence" / str(found.id)
     if folder.is_dir():
-        console.print(f"\nevidence: {folder}")
+        out.print(f"\nevidence: {folder}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import click
 
+from ..domain.policy import format_duration
+from . import output
 from .client import NotRunning, call
 from .operate import JSON_OPTION
 from .place import local_paths
@@ -39,13 +42,12 @@ def status(as_json: bool) -> None:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(highlight=False)
+    console = output.console()
     console.print(f"[bold]bandog {answer['version']}[/] on {escape(answer['host'])}, mode {_mode(answer)}")
     for hold in answer["holds"]:
-        until = hold["until"] or "released"
+        until = f"{hold['until'][:16].replace('T', ' ')} UTC" if hold["until"] else "released"
         console.print(
             f"[yellow]held[/] {escape(hold['target'])} by {escape(hold['by'])} until {until}: {escape(hold['reason'])}"
         )
@@ -102,6 +104,7 @@ def _incidents(console: Any, incidents: list[dict[str, Any]]) -> None:
 def _budgets(console: Any, budgets: list[dict[str, Any]], would: int) -> None:
     console.print("\n[bold]Budgets[/]")
     for one in budgets:
-        console.print(f"  {one['key']}  {one['used']:g} of {one['limit']:g} per {one['per']}")
+        per = format_duration(timedelta(seconds=one["per"]))
+        console.print(f"  {one['key']}  {one['used']:g} of {one['limit']:g} per {per}")
     if would:
         console.print(f"  {would} actions would have been taken in enforce mode")
