@@ -39,6 +39,8 @@ class Sink:
 
     async def _close(self) -> None:
         self._server.close()
+        for _ in range(10):  # a connection that was just accepted becomes a task some rounds later
+            await asyncio.sleep(0)
         others = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
         for one in others:
             one.cancel()
