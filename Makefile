@@ -17,7 +17,7 @@ test: setup ## every test that needs no virtual machine, the linters included
 	.venv/bin/python -m pytest
 
 run: setup ## the daemon in the foreground on this machine: observe, real /dev/kmsg
-	.venv/bin/bandog run
+	.venv/bin/bandog run --observe
 
 deb: ## dist/*.deb for Debian 12 and 13
 	packaging/need roots
