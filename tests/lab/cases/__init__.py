@@ -3,4 +3,4 @@
 A machine of each release runs them in this order: what installs comes first, what removes last.
 """
 
-ORDER = ("install", "restart", "hung", "budgets", "remove")
+ORDER = ("install", "restart", "hung", "plugins", "budgets", "crash", "remove")
