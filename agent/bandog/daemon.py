@@ -117,6 +117,7 @@ class Daemon:
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
         self._tasks: list[asyncio.Task[None]] = []
+        self._hook_turn = asyncio.Lock()
 
     def _load(self) -> Loaded:
         return load(self.paths, plugins=self.catalogue, policies_dir=self.parts.policies_dir)
@@ -379,7 +380,8 @@ class Daemon:
     def _spawn_quietly(self, call: Callable[[], Any], name: str) -> None:
         async def work() -> None:
             try:
-                await self.workers.run(call, deadline=VETO_DEADLINE, name=name)
+                async with self._hook_turn:  # in order, and in one thread
+                    await self.workers.run(call, deadline=VETO_DEADLINE, name=name)
             # A plugin at work, the second door: its failure has no effect on the incident.
             except Exception as error:
                 log.warning("hook failed hook=%s why=%s", name, error)

@@ -90,8 +90,8 @@ from bandog import Probe, hookimpl
 
 class Endless(Probe):
     name = "endless-probe"
-    every = timedelta(seconds=1)
-    deadline = timedelta(seconds=1)
+    every = timedelta(milliseconds=200)
+    deadline = timedelta(milliseconds=100)
 
     def poll(self, site):
         time.sleep(60)
@@ -100,6 +100,14 @@ class Endless(Probe):
 @hookimpl
 def register_detectors(register):
     register(Endless)
+""",
+    "endless_hook": """
+import time
+from bandog import hookimpl
+
+@hookimpl
+def incident_changed(incident, change):
+    time.sleep(60)
 """,
     "child_in_d": """
 import sys
@@ -314,7 +322,7 @@ def when_nobody_can_be_reached_the_last_sink_tells_and_a_deaf_target_delays_no_o
 
 
 def foul_plugins_are_named_and_the_agent_goes_on(scene: Scene) -> None:
-    """One raises at import, one in `feed`, one holds the loop, one holds its worker, one leaves a child behind."""
+    """One raises at import, one in `feed`, one holds the loop, two hold their workers, one has a child that hangs."""
     host = scene.world(policies=POLICIES, plugins=FOUL, rate=RATE)
     host.settle_in()
     for word in ("raise", "block"):
@@ -326,6 +334,7 @@ def foul_plugins_are_named_and_the_agent_goes_on(scene: Scene) -> None:
         host.until(lambda: subject_of(host, "plugin:broken_import"), alive=True)
         host.until(lambda: subject_of(host, "plugin:endless-probe"), 30, alive=True)
         host.until(lambda: subject_of(host, "plugin:child-in-d"), 30, alive=True)
+        host.until(lambda: "agent.workers-stuck" in {one.kind for one in host.incidents()}, alive=True)
         host.kernel.print(xid(1))
         host.until(lambda: restarted(host), 30, alive=True)
     assert host.jobs() == {"restart s1.service": 1}

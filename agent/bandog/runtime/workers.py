@@ -23,6 +23,8 @@ T = TypeVar("T")
 STACK = 512 * 1024
 """Bytes of stack a thread, instead of glibc's 8 MiB: what locked memory would count."""
 KEEP_IDLE = 4
+MOST_STUCK = 2
+"""So many of one name may hang; more are not begun, so that one thing that hangs occupies no whole pool."""
 
 
 class WorkerTimeout(Exception):
@@ -120,9 +122,13 @@ class Workers:
         """Run `fn` in a thread and return what it returns or raise what it raises.
 
         Raises WorkerTimeout when it takes longer than `deadline`, and WorkersBusy at once when no
-        thread is free. Cancelling the caller leaves the work behind in the same way.
+        thread is free or earlier work of this name hangs. Cancelling the caller leaves the work
+        behind in the same way.
         """
         loop = self._loop = asyncio.get_running_loop()
+        if self.stuck.count(name) >= MOST_STUCK:
+            self.refused += 1
+            raise WorkersBusy(f"{name} is not begun again while {MOST_STUCK} of it hang")
         work = _Work(fn, name, loop.create_future(), loop.create_future())
         # A caller cancelled in the very turn in which the result arrives does not look at it.
         work.result.add_done_callback(_heard)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bandog.runtime.workers import WorkerCrash, Workers, WorkersBusy, WorkerTimeout
+from bandog.runtime.workers import MOST_STUCK, WorkerCrash, Workers, WorkersBusy, WorkerTimeout
 
 SOON = timedelta(seconds=10)
 AT_ONCE = timedelta(milliseconds=20)
@@ -97,6 +97,25 @@ def test_a_full_pool_refuses_at_once_and_says_who_fills_it() -> None:
 def threads() -> set[threading.Thread]:
     """The worker threads that are there."""
     return {one for one in threading.enumerate() if one.name.startswith("worker-")}
+
+
+def test_what_hangs_is_not_begun_again_and_leaves_the_other_threads_free() -> None:
+    go = threading.Event()
+
+    async def story() -> None:
+        workers = Workers(max_threads=MOST_STUCK + 1)
+        for _ in range(MOST_STUCK):
+            with pytest.raises(WorkerTimeout):
+                await workers.run(lambda: go.wait(20), deadline=timedelta(milliseconds=10), name="probe")
+        with pytest.raises(WorkersBusy, match=f"probe is not begun again while {MOST_STUCK} of it hang"):
+            await workers.run(lambda: 1, deadline=timedelta(seconds=5), name="probe")
+        assert await workers.run(lambda: 7, deadline=timedelta(seconds=5), name="gate") == 7
+        go.set()
+        while workers.stuck:  # noqa: ASYNC110  (the other side is a thread)
+            await asyncio.sleep(0.001)
+        assert await workers.run(lambda: 8, deadline=timedelta(seconds=5), name="probe") == 8
+
+    run(story)
 
 
 def test_idle_threads_are_used_again_and_few_are_kept() -> None:
