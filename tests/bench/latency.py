@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from figure import Measured, percentile
 from ground import Acts, Ground, helper, kernel_counts, said
@@ -91,6 +93,7 @@ class Tally:
         self.took: list[float] = []
         self.cpu = self.starved = self.flood = 0.0
         self.lost = 0
+        self.disk: list[float] = []
 
     def judged(self, share: float) -> Measured:
         """Return the time that `share` of all lines did not exceed."""
@@ -102,6 +105,7 @@ class Tally:
             "lines": f"{lines:,}",
             "CPU a line": f"{self.cpu / lines * 1000:.1f} ms",
             "waiting for a CPU a line": f"{self.starved / lines * 1000:.1f} ms",
+            "fsync here, p99": f"{percentile(self.disk, 0.99):.1f} ms",
             "lost": str(self.lost),
         }
         if self.flood:
@@ -113,11 +117,12 @@ def _measure(small: bool, *, rate: int) -> Measured:
     """On the small scale the median is judged: the tail of a few lines tells how busy the machine is."""
     tally = Tally()
     for _ in range(1 if small else 4):
-        _one_daemon(100 if small else 260, rate, tally)
+        _one_daemon(small, rate, tally)
     return tally.judged(0.5 if small else 0.99)
 
 
-def _one_daemon(count: int, rate: int, tally: Tally) -> None:
+def _one_daemon(small: bool, rate: int, tally: Tally) -> None:
+    count = 100 if small else 260
     with Ground() as ground, helper("receivers") as receivers, Printk() as printk:
         ground.configure(MAIN.format(url=said(receivers)["chat"], pipe=ground.pipe), bench=POLICY)
         acts = Acts(ground)
@@ -133,6 +138,7 @@ def _one_daemon(count: int, rate: int, tally: Tally) -> None:
             tally.starved += daemon.starved() - starved
             tally.flood = flood.reached if flood is not None else 0.0
             tally.lost += kernel_counts(daemon)["lost"]
+            tally.disk += fsyncs(ground.root / "fsync", 20 if small else 100)
         acts.close()
 
 
@@ -142,3 +148,15 @@ def _acts(count: int, watch: Stopwatch, flood: Flood | None) -> None:
         while (left := pause - time.monotonic()) > 0:
             time.sleep(left if flood is None else min(left, flood()))
         watch.once(flood or (lambda: 1.0))
+
+
+def fsyncs(file: Path, count: int) -> list[float]:
+    """Return how many milliseconds each of some small appends took to be on the disk."""
+    took = []
+    with file.open("ab", buffering=0) as stream:
+        for _ in range(count):
+            began = time.monotonic()
+            stream.write(b"x" * 4096)
+            os.fdatasync(stream.fileno())
+            took.append((time.monotonic() - began) * 1000)
+    return took
