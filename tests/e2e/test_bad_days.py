@@ -381,7 +381,8 @@ def garbage_on_every_input_causes_nothing(scene: Scene) -> None:
             with talk(host) as link, contextlib.suppress(OSError):
                 link.sendall(chance.randbytes(size) + b"\n")
                 link.recv(1 << 16)
-        for line in (b"[]", b'{"do": 7}', b'{"do": "hold"}', b'{"do": "rearm", "with": []}', b"[" * 9000):
+        endless = b'{"do": "hold", "with": {"target": "*", "seconds": 1e300, "reason": "x", "by": "x"}}'
+        for line in (b"[]", b'{"do": 7}', b'{"do": "hold"}', b'{"do": "rearm", "with": []}', b"[" * 9000, endless):
             with talk(host) as link:
                 link.sendall(line + b"\n")
                 assert json.loads(link.makefile().readline())["ok"] is False

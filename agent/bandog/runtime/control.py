@@ -7,6 +7,7 @@ network listener. Arbitrary bytes get an error line and nothing else.
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import json
 import logging
@@ -41,6 +42,8 @@ class Control:
     async def start(self) -> None:
         """Bind the socket, replacing one that a dead daemon left; raises OSError if that cannot be."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_served(self._path):
+            raise OSError(errno.EADDRINUSE, "another bandog serves it", str(self._path))
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         mask = os.umask(0o177)
@@ -55,7 +58,7 @@ class Control:
         if self._server is not None:
             self._server.close()
             self._server = None
-        self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients += 1
@@ -88,10 +91,22 @@ class Control:
         except OperatorError as error:
             return {"ok": False, "error": str(error)}
         # A fault in one operation must not end the daemon; it is logged with its place.
-        except (ValueError, TypeError, KeyError, OSError, RuntimeError, TimeoutError) as error:
+        except (ValueError, TypeError, KeyError, OSError, OverflowError, RuntimeError, TimeoutError) as error:
             log.exception("operation failed operation=%s", name)
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
         return {"ok": True, "answer": answer}
+
+
+def _is_served(path: Path) -> bool:
+    """True if a living daemon listens there; connecting to a local socket takes no time."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # its queue is full
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:

@@ -55,6 +55,22 @@ def test_an_operation_is_called_with_its_arguments(tmp_path: Path) -> None:
     assert serve(tmp_path / "c", b'{"do": "echo", "with": {"word": "hi"}}\n') == {"ok": True, "answer": "hi"}
 
 
+def test_a_second_daemon_does_not_take_the_socket_from_a_living_one(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+
+    async def go() -> None:
+        first, second = Control(path, operations()), Control(path, operations())
+        await first.start()
+        with pytest.raises(OSError, match="another bandog serves it"):
+            await second.start()
+        await second.stop()
+        assert await ask(path, b'{"do": "later", "with": {"word": "hi"}}\n') == {"ok": True, "answer": "HI"}
+        await first.stop()
+        assert not path.exists()
+
+    asyncio.run(go())
+
+
 def test_an_async_operation_is_awaited(tmp_path: Path) -> None:
     assert serve(tmp_path / "c", b'{"do": "later", "with": {"word": "hi"}}\n') == {"ok": True, "answer": "HI"}
 
