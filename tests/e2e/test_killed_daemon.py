@@ -12,11 +12,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
 from bandog.domain.model import IncidentState, StepState
 from bandog.store.rows import SavedRequest
+from simhost.clock import WorldClock
 from simhost.scene import Scene, Story
 from simhost.world import World, moments, table, xid
 
@@ -179,6 +181,29 @@ def killed_right_after_the_act_it_proves_it(scene: Scene) -> None:
     killed_at_the_act(scene, "kill-after", acted=True)
 
 
+def a_power_cut_in_the_middle_of_a_ladder_is_settled_by_the_boot_id(scene: Scene) -> None:
+    """One restart was asked for and one waited for its turn; the host goes down and comes up again."""
+    host = scene.world(policies={"10-test": POLICY.format(first="restart")}, services=2, rate=RATE, pause=lambda: 0.3)
+    host.settle_in()
+    host.kernel.print(xid(1))
+    host.until(lambda: host.pid1.calls, alive=True)
+    host.kernel.print(xid(2))
+    host.until(lambda: len(host.requests()) == 2, alive=True)
+    host.kill()
+    host.reboot(WorldClock.boot(utc=host.clock.now().utc, rate=RATE, up=timedelta(minutes=6)))
+    host.start()
+    host.until(lambda: ended(host, 2), alive=True)
+    host.stop()
+    calls = show(host, scene.tables, "power cut in the middle of a ladder", 1)
+    check(host, calls)
+    assert host.jobs() == {"restart s1.service": 1}
+    first, second = (one for one in host.requests() if one.request.step == 0)
+    assert first.state is StepState.PROVED, first.why
+    assert interrupted(first)
+    assert second.state is StepState.SKIPPED
+    assert second.why == "its finding is of an earlier boot"
+
+
 def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
     """Kill the agent at random moments of its life, its start included, while faults come in; let it end all."""
     chance = random.Random(seed)
@@ -234,6 +259,7 @@ def at_random(kills: int, seed: int) -> Story:
 STORIES: list[Story] = [
     killed_before_the_act_it_climbs,
     killed_right_after_the_act_it_proves_it,
+    a_power_cut_in_the_middle_of_a_ladder_is_settled_by_the_boot_id,
     at_random(13, SEED),
     at_random(12, SEED + 1),
 ]

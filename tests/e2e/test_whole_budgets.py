@@ -180,7 +180,31 @@ def a_clock_that_starts_in_the_year_2000_frees_no_budget(scene: Scene) -> None:
     assert sum(host.jobs().values()) == 2
 
 
+def a_database_that_cannot_be_read_means_observe_until_armed_again(scene: Scene) -> None:
+    """Without its record the agent cannot know what it has done; a restart of it does not make it forget that."""
+    host = scene.world(policies={"10-test": POLICY, "90-disarmed": DISARMED}, services=2, rate=RATE)
+    host.settle_in()
+    assert crash(host, 1).state is IncidentState.RESOLVED
+    host.stop()
+    (host.state / "bandog.db").write_bytes(b"not a database" * 1000)
+    host.settle_in()
+    host.until(lambda: [one for one in urgent(host) if "was not readable" in one["message"]], alive=True)
+    crash_on(host, 1)
+    host.kill()
+    host.start()
+    crash_on(host, 2)
+    assert host.jobs() == {"restart s1.service": 1}
+    assert "was not readable" in ask(host, "status")["breaker"]
+
+    ask(host, "rearm", by="ann")
+    host.until(lambda: all(one.state.ended for one in host.incidents() if one.kind.startswith("agent.")), alive=True)
+    host.until(lambda: all(one.state is not IncidentState.OPEN for one in host.incidents()), alive=True)
+    host.stop()
+    assert list(host.state.glob("bandog.db.broken-*")), "the broken file is kept"
+
+
 STORIES: list[Story] = [
+    a_database_that_cannot_be_read_means_observe_until_armed_again,
     a_unit_that_crashes_ten_times_is_restarted_five_times_and_paged_once,
     a_host_over_its_budget_only_observes_until_it_is_armed_again,
     a_clock_that_starts_in_the_year_2000_frees_no_budget,
