@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,6 +11,8 @@ from typing import Any, TypeAlias
 from .texts import TEXTS
 
 Path: TypeAlias = tuple[str | int, ...]
+# An address of people holds a password or a token, wherever in the file it was put by mistake.
+_ADDRESS = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]{1,30})://([^\s\"']*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Problem:
             code=code,
             line=place[0],
             column=place[1],
-            path=format_path(path),
+            path=_masked(format_path(path)),
             is_warning=is_warning,
         )
 
@@ -81,8 +84,21 @@ def text(code: str, **values: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    shown = str(value)
+    shown = _masked(str(value))
     return shown if len(shown) <= 300 else shown[:297] + "..."
+
+
+def _masked(shown: str) -> str:
+    """Problems go to logs, the record and chats: of an address only the scheme is left, of http the host too."""
+
+    def mask(found: re.Match[str]) -> str:
+        scheme, rest = found[1], found[2]
+        if scheme.lower() not in ("http", "https"):
+            return f"{scheme}://***"
+        host, slash, path = rest.rpartition("@")[2].partition("/")
+        return f"{scheme}://{host}{slash}{'***' if path else ''}"
+
+    return _ADDRESS.sub(mask, shown)
 
 
 def format_path(path: Path) -> str:
@@ -99,7 +115,8 @@ def format_path(path: Path) -> str:
 def quote(value: Any) -> str:
     """Return `value` as it may be shown on one line: text in quotes, anything else as YAML spells it."""
     if isinstance(value, str):
-        shown = value if len(value) <= 80 else value[:77] + "..."
+        shown = _masked(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
         return '"' + shown.replace("\n", "\\n").replace('"', '\\"') + '"'
     if value is None:
         return "nothing"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -266,3 +267,24 @@ def test_each_example_in_the_shipped_main_file_is_right_once_uncommented(
     written = {"mode", *(one.split(":")[0] for one in examples)}
     assert written & set(MainModel.model_fields) == set(MainModel.model_fields)
     assert set(loaded.config.notify) == {"oncall", "team"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'notify: {oncall: "json://user:hunter2@host/s3cr3t"}\n',
+        'notify: "https://user:hunter2@chat.example/services/s3cr3t"\n',
+        'notify: {"json://user:hunter2@host/s3cr3t": {urls: x}}\n',
+        "mode: slack://hunter2/s3cr3t\n",
+        "json://user:hunter2@host/s3cr3t\n",
+    ],
+)
+def test_an_address_in_the_wrong_place_is_not_told_with_its_secrets(
+    tmp_path: Path, catalogue: PluginCatalogue, text: str
+) -> None:
+    """The first problem of a reload goes to the record and to people."""
+    (tmp_path / "bandog.yaml").write_text(text)
+    loaded = load(Paths(), plugins=catalogue, config_dir=tmp_path, policies_dir=tmp_path, environ={})
+    assert loaded.errors
+    for problem in loaded.problems:
+        assert not re.search("hunter2|s3cr3t", str(problem) + str(problem.to_dict()))
