@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,8 +44,11 @@ def read_secret(url: str, etc: Path, environ: Mapping[str, str]) -> list[str]:
     else:
         return [url]
     try:
-        with place.open("rb") as file:
+        # O_NONBLOCK: a FIFO put there by mistake must not stop the loop at open().
+        with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
             info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise SecretError(f"{place} is no regular file; put the address into one, chmod 600")
             data = file.read(_LIMIT)
     except OSError as error:
         raise SecretError(f"{place} cannot be read: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,17 @@ def test_a_credential_that_systemd_will_bring_is_there(tmp_path: Path, place: st
     assert not credential_exists("oncall", etc, {})
     secret(tmp_path / place, "x")
     assert credential_exists("oncall", etc, {})
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """The loop reads secrets at a reload: a FIFO without a writer would stop it for ever."""
+    place = tmp_path / "urls"
+    if kind == "fifo":
+        os.mkfifo(place, 0o600)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    else:
+        place.mkdir()
+    with pytest.raises(SecretError, match="urls"):
+        read_secret(f"file:{place}", tmp_path, {})
