@@ -524,5 +524,6 @@ async def _live(daemon: Daemon) -> None:
         loop.add_signal_handler(number, ended.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: daemon.house.later(daemon.reload()))
     await daemon.start()
+    log.info("watching policies=%d services=%d", len(daemon.config.policies), len(daemon.config.services))
     await ended.wait()
     await daemon.stop()
