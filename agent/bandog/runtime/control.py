@@ -11,12 +11,14 @@ import errno
 import inspect
 import json
 import logging
+import math
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Control:
             request = json.loads(line)
             name, arguments = request["do"], request.get("with", {})
             operation = self._operations[name]
-            inspect.signature(operation).bind(**arguments)
+            _check(operation, inspect.signature(operation).bind(**arguments).arguments)
         except KeyError as error:
             return {"ok": False, "error": f"unknown operation {error}"}
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -107,6 +109,31 @@ def _is_served(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+def _check(operation: Handler, arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument of another type than the operation says: it may go to the record,
+    and a record that cannot be read back is set aside whole."""
+    hints = get_type_hints(operation)
+    for name, value in arguments.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise TypeError(f"{name} cannot be {type(value).__name__}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, of = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in of)
+    if origin is Sequence:
+        return isinstance(value, list) and all(_fits(item, of[0]) for item in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(item, of[1]) for item in value.values())
+    if origin is not None:  # a tuple, which JSON does not have
+        return False
+    if kind in (int, float):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        return finite and isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return kind is Any or isinstance(value, kind)
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:

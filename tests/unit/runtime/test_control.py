@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bandog import Fact
 from bandog.cli.client import NotRunning, call
 from bandog.host.paths import Paths
 from bandog.runtime.control import Control, OperatorError
+from bandog.runtime.operations import Operations
 
 
 def operations() -> dict[str, Any]:
@@ -27,7 +31,10 @@ def operations() -> dict[str, Any]:
     def crash() -> None:
         raise ValueError("odd")
 
-    return {"echo": lambda word: word, "later": later, "refuse": refuse, "crash": crash}
+    def drill(kinds: Sequence[str], subject: str | None, facts: Mapping[str, Fact], seconds: float, n: int) -> str:
+        return "fine"
+
+    return {"echo": lambda word: word, "later": later, "refuse": refuse, "crash": crash, "drill": drill}
 
 
 async def ask(path: Path, raw: bytes) -> dict[str, Any] | None:
@@ -129,3 +136,40 @@ def test_only_root_may_open_the_socket(tmp_path: Path) -> None:
 def test_a_client_without_a_daemon_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(NotRunning, match="not running"):
         call(Paths(run_dir=tmp_path), "status")
+
+
+FINE = {"kinds": ["nvidia.xid"], "subject": None, "facts": {"xid": 94, "ok": True, "r": 0.5}, "seconds": 60, "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kinds", "abc"),
+        ("kinds", [["a"]]),
+        ("subject", 5),
+        ("facts", []),
+        ("facts", {"xid": [94]}),
+        ("facts", {"a": {"b": 1}}),
+        ("facts", {"a": None}),
+        ("seconds", "60"),
+        ("seconds", float("nan")),
+        ("n", 1.5),
+        ("n", True),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_type_never_reaches_the_operation(tmp_path: Path, name: str, value: Any) -> None:
+    """It could be written down, and a database with a row that cannot be read back is set aside."""
+
+    def answer(arguments: dict[str, Any]) -> Any:
+        return serve(tmp_path / "c", json.dumps({"do": "drill", "with": arguments}).encode() + b"\n")
+
+    assert answer(FINE) == {"ok": True, "answer": "fine"}
+    told = answer({**FINE, name: value})
+    assert not told["ok"] and told["error"].startswith(f"not a request: {name} cannot be ")
+
+
+def test_every_operation_says_of_what_type_its_arguments_are() -> None:
+    for name in ("hold", "release", "ack", "rearm", "drill", "notify_test"):
+        hints = get_type_hints(getattr(Operations, name))
+        assert set(inspect.signature(getattr(Operations, name)).parameters) - {"self"} <= set(hints)
