@@ -1,7 +1,7 @@
 """Makes the simulated host importable, hands out stages, and plays stories side by side.
 
 On a stage the agent runs in the test's own process. In a story it is a process of its own, which
-may be killed; stories mostly wait, so those of a module are played four at a time. BANDOG_SLOW=1
+may be killed; stories mostly wait, so those of a module are played six at a time. BANDOG_SLOW=1
 runs the tests marked `slow` too.
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from simhost.scene import Scene, Story
 from simhost.stage import Stage
 
-AT_A_TIME = 4
+AT_A_TIME = 6
 TABLES = pytest.StashKey[list[str]]()
 
 
