@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from .lab import PORT, Lab
-from .machine import wait_until
+from .machine import LabError, wait_until
 
 NAMES = ("m0", "m1", "m2", "m3")
 SERVICE = """service: {name}
@@ -52,7 +52,10 @@ def posts(lab: Lab, words: str) -> list[str]:
 
 def await_post(lab: Lab, words: str, seconds: float = 60) -> None:
     """Wait until the webhook has got a text with these words."""
-    wait_until(f"a post with {words!r}; so far {lab.hook.messages}", seconds, lambda: posts(lab, words))
+    try:
+        wait_until(f"a post with {words!r}", seconds, lambda: posts(lab, words))
+    except LabError as error:
+        raise LabError(f"{error}; there is {[one['message'] for one in lab.hook.messages]}") from None
 
 
 def used(lab: Lab) -> dict[str, int]:

@@ -197,8 +197,8 @@ class Lab:
         """Return what helps to understand a failure."""
         try:
             return self.machine.ssh(
-                "bandog incidents; bandog status; journalctl --no-pager -n 60 -o short-monotonic "
-                "| tail -n 60; systemctl --no-pager --failed",
+                "bandog incidents; bandog status; systemctl --no-pager --failed; "
+                f"journalctl --no-pager -b -o short-monotonic | grep -v '{FILLER[:20]}' | tail -n 60",
                 check=False,
                 deadline=60,
             )

@@ -1,6 +1,7 @@
 """The scenarios: one module a subject; each registers its own.
 
-A machine of each release runs them in this order: what installs comes first, what removes last.
+A machine of each release runs them in this order: what installs comes first, what removes last. Those that cut
+the power come late: an agent that finds no database after three boots within an hour only observes.
 """
 
-ORDER = ("install", "restart", "hung", "plugins", "budgets", "crash", "remove")
+ORDER = ("install", "restart", "hung", "plugins", "adverse", "crash", "budgets", "remove")

@@ -91,7 +91,7 @@ def dying_disk(lab: Lab) -> None:
                 with way(vm, STATE):
                     vm.kernel_line(line_of(lab, name))
                     await_post(lab, "Seen: Xid 94")
-                    await_post(lab, "store-stuck")
+                    await_post(lab, "agent store stuck")
                     assert run_of(lab, unit) == before, f"{words}: acted without a record"
                     assert_pings(vm)
                 await_post(lab, "Resolved")
