@@ -58,7 +58,8 @@ def idle(small: bool) -> Measured:
         (ground.group / "cgroup.procs").write_text(f"{said(sleepers)['pid']}\n")
         has_bus = shutil.which("dbus-daemon") is not None
         if has_bus:
-            bus = stack.enter_context(helper("bus", ground.run))
+            # Started by a user, dbus-daemon grumbles about its limits.
+            bus = stack.enter_context(helper("bus", ground.run, quiet=True))
             (ground.root / "run/dbus/system_bus_socket").symlink_to(said(bus)["socket"])
         ground.configure(MAIN.format(**said(receivers)), bench=POLICY)
         daemon = stack.enter_context(ground.daemon(printk.reader))

@@ -136,8 +136,11 @@ class Running:
 
     def starved(self) -> float:
         """Return the seconds for which the daemon's threads were ready and had to wait for a CPU."""
-        waits = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(one.read_text().split()[1]) for one in waits) / 1e9
+        waited = 0
+        for one in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                waited += int(one.read_text().split()[1])
+        return waited / 1e9
 
     def memory(self) -> tuple[float, float]:
         """Return PSS and RSS of the daemon and all its children, in MiB."""
@@ -148,6 +151,8 @@ class Running:
                     name, _, value = line.partition(" ")
                     if name in sums:
                         sums[name] += int(value.split()[0])
+        if not sums["Pss:"]:
+            raise SystemExit(f"/proc/{self.process.pid}/smaps_rollup tells nothing")
         return sums["Pss:"] / 1024, sums["Rss:"] / 1024
 
     def status(self) -> dict[str, Any]:
@@ -202,10 +207,14 @@ class Acts:
 
 
 @contextlib.contextmanager
-def helper(name: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def helper(name: str, *arguments: str | Path, quiet: bool = False) -> Iterator[subprocess.Popen[str]]:
     """Run a program of this folder beside the daemon; it ends when its standard input does."""
     process = subprocess.Popen(
-        [sys.executable, HERE / f"{name}.py", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, HERE / f"{name}.py", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+        text=True,
     )
     try:
         yield process
@@ -222,7 +231,10 @@ def helper(name: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]
 def said(process: subprocess.Popen[str]) -> Mapping[str, Any]:
     """Return the first line of a helper, a JSON object."""
     assert process.stdout is not None
-    return dict(json.loads(process.stdout.readline()))
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"a helper does not start: {process.args!r}")
+    return dict(json.loads(line))
 
 
 def cpu_of(argv: Sequence[str | Path], *, codes: Sequence[int] = (0,)) -> tuple[float, float]:
