@@ -273,7 +273,11 @@ class Ladder:
         case.change(state=IncidentState.STUCK, reminded=turn.now)
         last = incident.why.rstrip(".")
         why = "the last step of the ladder is behind us and the fault is not; a person has to look"
-        turn.note(case, "stuck", f"{why} ({last})" if last else why, tell=True, urgent=True)
+        step = self._step(case)
+        paged = step is not None and step.do == "notify" and step.with_.get("urgent") is True
+        done = incident.step_state is StepState.PROVED
+        # The ladder's own last page has just gone out: one fault, one page.
+        turn.note(case, "stuck", f"{why} ({last})" if last else why, tell=True, urgent=not (paged and done))
 
     def _step(self, case: Case) -> Step | None:
         index = case.incident.step

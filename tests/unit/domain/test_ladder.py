@@ -403,3 +403,28 @@ def test_an_action_may_prove_itself_without_being_disruptive() -> None:
     gpu.end("canary", "proved")
     assert gpu.asked() == ["canary"]
     assert gpu.incident().proved_step == 0
+
+
+def test_a_ladder_that_ends_in_a_page_pages_once() -> None:
+    """The urgent notify step is the page; becoming stuck right after it is told, not paged again."""
+    from bandog.domain.changes import ActionTraits, FindingSeen, IncidentChanged, RequestMade, StepReport
+    from bandog.domain.engine import Engine
+    from bandog.domain.model import Finding, Severity, StepState
+    from bandog.domain.policy import Match, Policy, Step
+    from bandog.testing import FakeClock
+
+    policy = Policy(
+        name="p",
+        match=Match(kinds=("test.fault",)),
+        steps=(Step(do="restart"), Step(do="notify", with_={"urgent": True})),
+    )
+    traits = {"restart": ActionTraits(), "notify": ActionTraits(disruptive=False, proves=False)}
+    now = FakeClock().now()
+    engine = Engine((policy,), traits)
+    finding = Finding(kind="test.fault", subject="host", severity=Severity.ERROR, at=now, live=True)
+    (first,) = [one for one in engine.apply(FindingSeen(finding=finding), now) if isinstance(one, RequestMade)]
+    failed = engine.apply(StepReport(request=first.request.id, state=StepState.FAILED, why="no"), now)
+    (page,) = [one for one in failed if isinstance(one, RequestMade)]
+    done = engine.apply(StepReport(request=page.request.id, state=StepState.PROVED, why="paged"), now)
+    (stuck,) = [one for one in done if isinstance(one, IncidentChanged) and one.what == "stuck"]
+    assert (stuck.tell, stuck.urgent) == (True, False)
