@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ..domain import subjects
-from ..domain.model import Fact, Finding
+from ..domain.model import Fact, Finding, Instant
 from ..host import boot, cgroups, processes
 from ..host.paths import Paths
 from . import containers
@@ -27,6 +27,8 @@ WHOLE_HOST_EVERY = timedelta(seconds=60)
 EARLY = timedelta(seconds=2)
 """How far a record's time may lie before the start of the process that it names: clocks drift."""
 MOST_ENTRIES = 65536
+BLIND_AFTER = timedelta(seconds=30)
+"""Without a refresh for so long, whole lives of processes may have been missed."""
 
 # For these the driver names the process whose call it served: often nvidia-smi, never the culprit
 # (open-gpu-kernel-modules; GSP RPC time-outs, reset and recovery notices).
@@ -45,9 +47,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What a refresh leaves behind; replaced whole, so that the loop never sees a half of it."""
+    """What a refresh leaves behind; replaced whole, so that the loop never sees a half of it.
+
+    Since `since` there has been a refresh every few seconds, the last one at `now`.
+    """
 
     boot_id: str = ""
+    since: timedelta = timedelta()
     now: timedelta = timedelta()
     by_pid: Mapping[int, tuple[Known, ...]] = dataclasses.field(default_factory=dict)
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)  # container id → unit
@@ -79,7 +85,8 @@ class Locator:
         if whole:
             self._walked = facts.up
         ticks = processes.ticks_per_second()
-        old = self._table.by_pid if self._table.boot_id == facts.boot_id else {}
+        last = self._table if self._table.boot_id == facts.boot_id else None
+        old = {} if last is None else last.by_pid
         table: dict[int, tuple[Known, ...]] = {}
         for folder, group in (self._folders | self._near if whole else self._near).items():
             for pid in cgroups.listed(folder):
@@ -87,8 +94,13 @@ class Locator:
                 if one is not None and one.start / ticks <= facts.up.total_seconds() + 1:
                     table[pid] = (one,)
         _keep_dead(table, old, facts.up)
+        went_on = last is not None and facts.up - last.now <= BLIND_AFTER
         self._table = _Table(
-            boot_id=facts.boot_id, now=facts.up, by_pid=table, containers=self._containers(table, facts.up)
+            boot_id=facts.boot_id,
+            since=last.since if last is not None and went_on else facts.up,
+            now=facts.up,
+            by_pid=table,
+            containers=self._containers(table, facts.up),
         )
 
     def _walk(self, *, whole: bool) -> None:
@@ -181,9 +193,10 @@ class Locator:
             _add(found, self.registry.of_unit(stated))
         for pid in self._pids(finding):
             where = self._where(pid, finding)
+            # What was never seen among ours, while we looked, is none of ours: a program of seconds.
+            placed = placed or where is not None or self._looked(finding.at)
             if where is None:
                 continue
-            placed = True
             owner = self._table.containers.get(where.container) if where.container is not None else None
             unit = unit or owner or where.unit
             for name in (owner, *where.units):
@@ -196,6 +209,11 @@ class Locator:
             for service in self._on_gpu(finding):
                 _add(found, service)
         return tuple(found), unit
+
+    def _looked(self, at: Instant) -> bool:
+        """True when a managed process that died at `at` must be in the table, unless it lived for a moment only."""
+        table = self._table
+        return table.boot_id == at.boot_id and table.since + EARLY <= at.boottime <= table.now + BLIND_AFTER
 
     def _on_gpu(self, finding: Finding) -> Iterator[Service]:
         uuid = finding.facts.get("uuid")

@@ -145,6 +145,24 @@ def test_somebody_elses_fault_on_a_gpu_that_goes_on_hurts_none_of_ours(lab: Lab)
     assert lab.locator.locate(lab.found(xid=48, pid=500, usable="no")) == ("qwen",)
 
 
+def test_a_process_that_was_never_among_ours_is_somebody_elses_if_we_looked(lab: Lab) -> None:
+    """A user's program that faults and is gone within a second must not cost a service its life."""
+    early = lab.found(xid=31, pid=777, usable="yes")
+    assert lab.locator.locate(early) == ("qwen",), "no table yet: it may have been ours"
+    lab.later(5)
+    lab.locator.refresh()
+    assert lab.locator.locate(early) == ("qwen",), "it came before we looked"
+    lab.later(5)
+    assert lab.locator.locate(lab.found(xid=31, pid=777, usable="yes")) == ()
+    assert lab.locator.locate(lab.found(xid=48, pid=777, usable="no")) == ("qwen",)
+    assert lab.locator.locate(lab.found(xid=31, usable="yes")) == ("qwen",), "no process named"
+    lab.later(120)
+    late = lab.found(xid=31, pid=777, usable="yes")
+    assert lab.locator.locate(late) == ("qwen",), "nobody has looked for two minutes"
+    lab.locator.refresh()
+    assert lab.locator.locate(late) == ("qwen",), "nor had they when it came"
+
+
 def test_the_holder_of_a_lock_comes_before_who_waits_for_it(lab: Lab) -> None:
     lab.process(500)
     lab.process(600, "/system.slice/llama.service")
