@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..host.paths import Paths
+from .output import plain
 
 
 class NotRunning(Exception):
@@ -38,7 +39,7 @@ def call(paths: Paths, do: str, deadline: timedelta = timedelta(seconds=10), **a
         raise NotRunning("bandog closed the connection without an answer")
     reply = json.loads(line)
     if not reply.get("ok"):
-        raise click.ClickException(str(reply.get("error", "refused")))
+        raise click.ClickException(plain(reply.get("error", "refused")))
     return reply.get("answer")
 
 

@@ -8,6 +8,7 @@ import click
 
 from .client import demand
 from .operate import JSON_OPTION, operator
+from .output import plain
 from .place import local_paths
 
 
@@ -49,4 +50,4 @@ def drill(
         really=really,
         by=operator(),
     )
-    click.echo(json.dumps(answer) if as_json else answer["text"])
+    click.echo(json.dumps(answer) if as_json else plain(answer["text"]))

@@ -28,7 +28,7 @@ from ..sources.text import TextReader
 from ..sources.text_file import LogUnreadable, open_log
 from ..sources.text_time import told_wall
 from .operate import JSON_OPTION
-from .output import console
+from .output import console, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -273,8 +273,3 @@ def _tell(out: Console, finding: Finding, policy: Policy | None, steps: Sequence
         if not steps:
             out.print(indented(Text("no steps: it is recorded"), 6))
     out.print()
-
-
-def plain(text: str) -> str:
-    """Return `text` without anything that a terminal obeys: names and messages are hostile input."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

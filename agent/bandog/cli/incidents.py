@@ -11,7 +11,7 @@ from ..domain.model import to_json
 from ..runtime.report import incident_line
 from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
-from .output import console
+from .output import console, shown
 from .place import local_paths
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def _reader() -> Reader:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """Return incidents as a rich table."""
-    from rich.markup import escape
     from rich.table import Table
 
     grid = Table(box=None, pad_edge=False, header_style="dim")
@@ -42,11 +41,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
             row["opened"][:16].replace("T", " "),
             f"[{colour}]{row['severity']}[/]",
             row["state"] + (" (drill)" if row["drill"] else ""),
-            escape(row["policy"]),
-            escape(row["subject"]),
-            escape(", ".join(row["services"])),
+            shown(row["policy"]),
+            shown(row["subject"]),
+            shown(", ".join(row["services"])),
             str(row["findings"]),
-            escape(row["why"]),
+            shown(row["why"]),
         )
     return grid
 
@@ -90,24 +89,23 @@ def show(incident: int, as_json: bool) -> None:
         }
         click.echo(json.dumps(document))
         return
-    from rich.markup import escape
 
     out = console()
     drill = " [DRILL]" if found.drill else ""
-    out.print(f"[bold]#{found.id}{drill} {escape(found.policy)}[/] on {escape(found.subject)}")
-    out.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {escape(found.why)}")
+    out.print(f"[bold]#{found.id}{drill} {shown(found.policy)}[/] on {shown(found.subject)}")
+    out.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {shown(found.why)}")
     if found.services:
-        out.print(f"  services: {escape(', '.join(found.services))}")
+        out.print(f"  services: {shown(', '.join(found.services))}")
     for name, value in found.facts.items():
-        out.print(f"  {escape(name)}: {escape(str(to_json(value)))}")
+        out.print(f"  {shown(name)}: {shown(to_json(value))}")
     out.print("\n[bold]Timeline[/]")
     for event in sorted(events, key=lambda one: one.at.utc):
-        out.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {escape(event.why)}")
+        out.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {shown(event.why)}")
     for request in requests:
         place = f" of {request.request.service}" if request.request.service else ""
         out.print(
-            f"  request {request.request.id}: {escape(request.request.action + place)}: "
-            f"{request.state.value} {escape(request.why)}"
+            f"  request {request.request.id}: {shown(request.request.action + place)}: "
+            f"{request.state.value} {shown(request.why)}"
         )
     folder = local_paths().state / "evidence" / str(found.id)
     if folder.is_dir():

@@ -11,6 +11,7 @@ import click
 
 from ..config.types import parse_duration
 from .client import demand
+from .output import plain
 from .place import local_paths
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -28,7 +29,7 @@ def operator() -> str:
 
 
 def _say(answer: dict[str, object], as_json: bool) -> None:
-    click.echo(json.dumps(answer) if as_json else answer["text"])
+    click.echo(json.dumps(answer) if as_json else plain(answer["text"]))
 
 
 @click.command()
@@ -97,5 +98,5 @@ def notify_test(targets: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(answer))
     else:
         for line in answer["lines"]:
-            click.echo(line)
+            click.echo(plain(line))
     raise SystemExit(0 if answer["ok"] else 1)

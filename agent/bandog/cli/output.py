@@ -1,4 +1,7 @@
-"""What the commands print on: folded for a terminal, each line in one piece for a pipe or a file."""
+"""What the commands print on, and how: each line in one piece for a pipe, nothing that a terminal would obey.
+
+Names and log lines come from processes that nobody has vetted.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +19,15 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+
+
+def plain(text: object) -> str:
+    """Return `text` on one line, without anything that a terminal obeys or cannot show."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(text))
+
+
+def shown(text: object) -> str:
+    """Return `text` plain, and without what rich would take for markup."""
+    from rich.markup import escape
+
+    return escape(plain(text))

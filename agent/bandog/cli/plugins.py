@@ -10,6 +10,7 @@ import click
 from ..domain.model import to_json
 from .client import NotRunning, call
 from .operate import JSON_OPTION
+from .output import plain
 from .place import local_paths
 
 
@@ -31,7 +32,7 @@ def plugins(as_json: bool) -> None:
             colour = {"loaded": "green", "broken": "red"}.get(row["state"], "yellow")
             click.echo(f"{row['name']:20} {click.style(row['state'], fg=colour):20} {', '.join(row['provides'])}")
             if row["why"]:
-                click.echo(f"{'':20} {row['why']} ({row['origin']})")
+                click.echo(f"{'':20} {plain(row['why'])} ({plain(row['origin'])})")
     raise SystemExit(1 if any(row["state"] == "broken" for row in rows) else 0)
 
 

@@ -22,6 +22,7 @@ from ..pluginloader import LocalHost, Plugins, discover
 from ..runtime.replaying import Moment, Replay
 from ..services.registry import Registry
 from .operate import JSON_OPTION
+from .output import plain
 from .place import local_paths
 
 if TYPE_CHECKING:
@@ -158,9 +159,8 @@ def _printer(as_json: bool) -> Callable[[Moment], None]:
             place = f" line {moment.line}" if moment.line else ""
             what = f"{change.action} {change.what}" if change.action else change.what
             number = click.style(f"#{change.incident.id}", bold=True)
-            click.echo(
-                f"{stamp}{place} {number} {change.incident.policy} {change.incident.subject}: {what} {change.why}"
-            )
+            subject, why = plain(change.incident.subject), plain(change.why)
+            click.echo(f"{stamp}{place} {number} {change.incident.policy} {subject}: {what} {why}")
 
     return tell
 

@@ -12,6 +12,7 @@ from ..domain.policy import format_duration
 from . import output
 from .client import NotRunning, call
 from .operate import JSON_OPTION
+from .output import shown
 from .place import local_paths
 
 COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
@@ -42,14 +43,13 @@ def status(as_json: bool) -> None:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    from rich.markup import escape
 
     console = output.console()
-    console.print(f"[bold]bandog {answer['version']}[/] on {escape(answer['host'])}, mode {_mode(answer)}")
+    console.print(f"[bold]bandog {answer['version']}[/] on {shown(answer['host'])}, mode {_mode(answer)}")
     for hold in answer["holds"]:
         until = f"{hold['until'][:16].replace('T', ' ')} UTC" if hold["until"] else "released"
         console.print(
-            f"[yellow]held[/] {escape(hold['target'])} by {escape(hold['by'])} until {until}: {escape(hold['reason'])}"
+            f"[yellow]held[/] {shown(hold['target'])} by {shown(hold['by'])} until {until}: {shown(hold['reason'])}"
         )
     if answer["store"]["stuck"]:
         console.print(f"[red]the store does not write since {answer['store']['stuck']:.0f} s: nothing will act[/]")
@@ -61,34 +61,32 @@ def _print(answer: dict[str, Any]) -> None:
 
 def _mode(answer: dict[str, Any]) -> str:
     if answer["breaker"]:
-        return f"[red]observe[/]: {answer['breaker']} (bandog rearm)"
+        return f"[red]observe[/]: {shown(answer['breaker'])} (bandog rearm)"
     mode = answer["mode"] if isinstance(answer["mode"], str) else ", ".join(answer["mode"])
     return f"[bold]{mode}[/]"
 
 
 def _sources(console: Any, sources: list[dict[str, Any]], plugins: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
 
     console.print("\n[bold]Sources[/]")
     for one in sources:
         if one["state"] == "watched":
             counts = ", ".join(f"{value} {key}" for key, value in one["counts"].items() if value)
-            console.print(f"  [green]✓[/] {escape(one['name'])}  {counts}")
+            console.print(f"  [green]✓[/] {shown(one['name'])}  {counts}")
         else:
-            console.print(f"  [red]✗[/] {escape(one['name'])}  not watched: {escape(one['why'])}")
+            console.print(f"  [red]✗[/] {shown(one['name'])}  not watched: {shown(one['why'])}")
     for one in plugins:
         if one["state"] != "loaded":
-            console.print(f"  [yellow]![/] plugin {escape(one['name'])} {one['state']}: {escape(one['why'])}")
+            console.print(f"  [yellow]![/] plugin {shown(one['name'])} {one['state']}: {shown(one['why'])}")
 
 
 def _services(console: Any, services: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
 
     console.print("\n[bold]Services[/]")
     if not services:
         console.print("  none; tell bandog of one in /etc/bandog/services.d/")
     for one in services:
-        console.print(f"  {escape(one['name'])}  {escape(one['unit'])}  {one['state']}")
+        console.print(f"  {shown(one['name'])}  {shown(one['unit'])}  {shown(one['state'])}")
 
 
 def _incidents(console: Any, incidents: list[dict[str, Any]]) -> None:
@@ -105,6 +103,6 @@ def _budgets(console: Any, budgets: list[dict[str, Any]], would: int) -> None:
     console.print("\n[bold]Budgets[/]")
     for one in budgets:
         per = format_duration(timedelta(seconds=one["per"]))
-        console.print(f"  {one['key']}  {one['used']:g} of {one['limit']:g} per {per}")
+        console.print(f"  {shown(one['key'])}  {one['used']:g} of {one['limit']:g} per {per}")
     if would:
         console.print(f"  {would} actions would have been taken in enforce mode")

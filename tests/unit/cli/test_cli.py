@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from bandog import Incident, Severity
 from bandog.cli import COMMANDS, main
+from bandog.domain.model import IncidentState
+from bandog.store import Store
+from bandog.store.rows import AddEvent, SaveIncident
+from bandog.testing import FakeClock
 
 TOP = Path(__file__).parents[3]
 
@@ -127,3 +134,37 @@ def test_the_readme_and_the_manual_name_every_command() -> None:
     for document in (TOP / "README.md", *sorted((TOP / "packaging" / "man").glob("bandog.8*"))):
         text = document.read_text()
         assert [name for name in COMMANDS if name not in text and name.replace("-", "\\-") not in text] == [], document
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e[bold]\ud800\n#99 resolved"
+
+
+def test_what_a_terminal_would_obey_in_a_name_is_shown_and_not_sent(tmp_path: Path) -> None:
+    """A process chooses its name, and the kernel prints it into the line that an incident quotes."""
+    env = moved(tmp_path)
+    now = FakeClock().now()
+    incident = Incident(
+        id=1,
+        policy="xid",
+        subject=f"task:{HOSTILE}",
+        kind="task.hung",
+        severity=Severity.ERROR,
+        state=IncidentState.OPEN,
+        opened=now,
+        last=now,
+        facts={"process": HOSTILE},
+        why=HOSTILE,
+    )
+
+    async def keep() -> None:
+        store = Store(tmp_path / "state" / "bandog.db", clock=FakeClock())
+        await store.open(timedelta(seconds=5))
+        await store.commit(SaveIncident(incident=incident), AddEvent(incident=1, at=now, what="opened", why=HOSTILE))
+        await store.close(timedelta(seconds=5))
+
+    asyncio.run(keep())
+    for words in (("incidents",), ("show", "1")):
+        _, text = run(*words, env=env)
+        assert "owned" in text
+        assert not [one for one in text if not (one.isprintable() or one == "\n")], words
+        assert not any(line.startswith("#99") for line in text.splitlines())
