@@ -65,7 +65,7 @@ def explain(
 
     Exit code 0 if nothing is above info, 1 if something is, 2 on wrong usage, 78 on a bad configuration.
     """
-    if not files and sys.stdin.isatty():
+    if not files and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
         raise click.UsageError("give a FILE, or pipe lines in: dmesg | bandog explain")
     if no_site and config_dir is not None:
         raise click.UsageError("--no-site and --config contradict each other")

@@ -110,7 +110,7 @@ def _replay(config: Config, plugins: Plugins, mode: str | None, assume: str, tel
 
 def _read_file(file: Path, run: Replay, today: datetime) -> None:
     from ..sources.text import TextReader
-    from ..sources.text_file import open_log
+    from ..sources.text_file import LogUnreadable, open_log
 
     reader = TextReader(
         needles=_needles(run),
@@ -119,9 +119,12 @@ def _read_file(file: Path, run: Replay, today: datetime) -> None:
         is_open=run.is_open,
         today=today,
     )
-    with open_log(str(file)) as stream, _progress(file) as bar:
-        task = bar.add_task("replay", total=file.stat().st_size if str(file) != "-" else None)
-        reader.read(stream, progress=lambda done: bar.advance(task, done))
+    try:
+        with open_log(str(file)) as stream, _progress(file) as bar:
+            task = bar.add_task("replay", total=file.stat().st_size if str(file) != "-" else None)
+            reader.read(stream, progress=lambda done: bar.advance(task, done))
+    except LogUnreadable as error:
+        raise click.UsageError(f"cannot read {error}") from error
     reader.close()
 
 

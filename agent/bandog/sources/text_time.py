@@ -71,7 +71,10 @@ def _zone(offset: str | None, zone: tzinfo) -> tzinfo:
         return zone
     if offset in ("Z", "UTC"):
         return UTC
-    parsed = datetime.strptime(offset.replace(":", ""), "%z").tzinfo
+    try:
+        parsed = datetime.strptime(offset.replace(":", ""), "%z").tzinfo
+    except ValueError:  # +99:99 is in no zone
+        return zone
     return parsed if parsed is not None else zone
 
 

@@ -113,6 +113,15 @@ def test_replay_tells_the_story_of_a_log_and_its_budget(tmp_path: Path) -> None:
     assert lines[-1]["summary"]["would"] == {"restart": 1}
 
 
+def test_a_log_that_cannot_be_read_is_a_usage_error_that_names_it(tmp_path: Path) -> None:
+    damaged = tmp_path / "kernel.log.gz"
+    damaged.write_bytes(b"\x1f\x8b\x08cut short")
+    for words in (("explain", "--no-site"), ("replay",)):
+        code, text = run(*words, str(damaged), env=moved(tmp_path))
+        assert code == 2, words
+        assert "cannot read" in text and "kernel.log.gz" in text
+
+
 def test_doctor_prints_json_lines() -> None:
     _, text = run("doctor", "hung-task", "--json")
     assert all(json.loads(line)["topic"] == "hung-task" for line in text.splitlines())

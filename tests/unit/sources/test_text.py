@@ -376,6 +376,12 @@ def test_stamps_without_a_zone_are_in_the_given_one() -> None:
     assert record.at.utc == utc("2026-03-14T00:11:09")
 
 
+@pytest.mark.parametrize("offset", ["+99:99", "+9999", "-24:00", "+00:60"])
+def test_an_offset_that_no_zone_has_ends_no_reading(offset: str) -> None:
+    (record,) = Log().read(f"2026-03-14T02:11:09{offset} h kernel: {TEXT}\n")
+    assert "NVRM" in record.text
+
+
 # --- bounds --------------------------------------------------------------------------------------
 
 
