@@ -43,8 +43,8 @@ class Ladder:
 
     def advance(self, case: Case, turn: Turn) -> None:
         """A finding asks for the next step (or for the current one, if it was never begun)."""
-        if case.busy or not case.may_climb:
-            return
+        if case.busy or case.open_requests or not case.may_climb:
+            return  # (A request may outlive its step: it had begun before a reload took the step away.)
         step = case.incident.step
         index = max(step, 0) if case.again else step + 1
         if case.incident.state is IncidentState.UNRESOLVED:

@@ -124,6 +124,16 @@ def play(world: Watched, event: str, value: Any) -> None:
         ("see", {"xid": 94, "subject": GPUS[0], "kind": "task.hung"}),
     ]
 )
+@example(
+    [  # a request that began while a reload took its step away; the step comes back meanwhile
+        ("see", {"xid": 79, "subject": GPUS[0]}),
+        ("shorten", 1),
+        ("report", (0, StepState.RUNNING)),
+        ("wait", 30),
+        ("reload", [0, 1]),
+        ("see", {"xid": 79, "subject": GPUS[0]}),
+    ]
+)
 def test_any_sequence_of_inputs_is_taken_and_the_rules_hold(events: list[tuple[str, Any]]) -> None:
     world = Watched(*POLICIES, actions=ACTIONS)
     world.grounds = set()
