@@ -57,6 +57,9 @@ class Stage:
         self.on_change: Callable[[IncidentChanged], None] = lambda change: None
         for folder in ("etc/policies.d", "etc/services.d", "state", "run", "policies"):
             (root / folder).mkdir(parents=True, exist_ok=True)
+        # Of the machine below only its processes are seen: not its package manager, nor its console.
+        for name in ("proc", "sys"):
+            (root / name).symlink_to(f"/{name}")
         (root / "etc/bandog.yaml").write_text(MAIN.format(mode=mode, url=self.sink.url))
         (root / "etc/bandog.yaml").chmod(0o600)
         (root / "etc/services.d/qwen.yaml").write_text(SERVICE.format(port=self.port))
@@ -73,7 +76,7 @@ class Stage:
 
     def daemon(self, *, policies_dir: Path | None = None) -> Daemon:
         """Build a daemon for this host; it is not started."""
-        settings = Settings(etc=self.root / "etc", state=self.root / "state", run=self.root / "run")
+        settings = Settings(root=self.root, etc=self.root / "etc", state=self.root / "state", run=self.root / "run")
         parts = Parts(
             systemd=self.systemd,
             open_kmsg=self.kernel.open,
