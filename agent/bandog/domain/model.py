@@ -421,10 +421,8 @@ def _build(kind: Any, data: Any) -> Any:
     if isinstance(kind, type):
         if issubclass(kind, enum.Enum):
             return kind(data)
-        if kind is timedelta:
-            return timedelta(seconds=data)
-        if kind is datetime:
-            return datetime.fromisoformat(data).astimezone(UTC)
+        if kind is timedelta or kind is datetime:
+            return _build_time(kind, data)
         if dataclasses.is_dataclass(kind):
             return _build_dataclass(kind, data)
         if kind is float and isinstance(data, int) and not isinstance(data, bool):
@@ -432,6 +430,15 @@ def _build(kind: Any, data: Any) -> Any:
         if not isinstance(data, kind):
             raise TypeError(f"expected {kind.__name__}, got {type(data).__name__}")
     return data
+
+
+def _build_time(kind: type[timedelta] | type[datetime], data: Any) -> timedelta | datetime:
+    try:
+        if kind is timedelta:
+            return timedelta(seconds=data)
+        return datetime.fromisoformat(data).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{data!r:.40} is no time") from error
 
 
 def _build_union(options: tuple[Any, ...], data: Any) -> Any:

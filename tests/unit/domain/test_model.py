@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import pytest
 from chronicle import START
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +112,11 @@ def test_values_go_to_json_and_back(
     )
     for value in (incident, request, Result.done("x", n=1)):
         assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"), [(timedelta, 1e300), (timedelta, float("inf")), (datetime, "0001-01-01T00:00:00+05:00")]
+)
+def test_a_time_that_no_clock_shows_does_not_fit(kind: type[Any], data: Any) -> None:
+    with pytest.raises(ValueError):
+        from_json(kind, data)

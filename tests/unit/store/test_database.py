@@ -62,6 +62,9 @@ def test_a_new_database_is_fresh_and_then_opened(tmp_path: Path) -> None:
     assert opening(tmp_path / "bandog.db")[0] == Opened(how=How.OPENED)
 
 
+LATE = "UPDATE charges SET body = json_set(body, '$.at.boottime', 1e300)"  # more than a timedelta holds
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -71,6 +74,7 @@ def test_a_new_database_is_fresh_and_then_opened(tmp_path: Path) -> None:
         (lambda path: altered(path, f"PRAGMA user_version = {VERSION + 1}"), "a newer bandog made it"),
         (lambda path: altered(path, "DROP TABLE charges"), "no such table"),
         (lambda path: altered(path, "UPDATE charges SET body = '{}'"), "a stored AddCharge cannot be read"),
+        (lambda path: altered(path, LATE), "a stored AddCharge cannot be read"),
         (lambda path: altered(path, "UPDATE memory SET body = '{'"), "a stored value cannot be read"),
         (lambda path: altered(path, "UPDATE incidents SET body = x'ff00'"), "a stored Incident cannot be read"),
     ],
