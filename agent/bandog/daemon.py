@@ -21,11 +21,10 @@ from typing import Any
 
 from .config import Config, Loaded, load
 from .config.credentials import SecretError, read_secret
-from .domain import subjects
 from .domain.budgets import Ledger, Limits
 from .domain.changes import IncidentChanged
 from .domain.engine import Engine
-from .domain.model import Finding, Request, Severity
+from .domain.model import Finding, Request
 from .host.child import Children
 from .host.clock import SystemClock
 from .host.hostname import short_hostname
@@ -42,12 +41,14 @@ from .runtime.control import Control
 from .runtime.executor import Executor
 from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
+from .runtime.hooks import ChangeHooks
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
 from .runtime.operations import Operations
 from .runtime.pipeline import Outlets, Pipeline
 from .runtime.probing import Probing
 from .runtime.secrets import MaskingFilter, Secrets, guard_crashes
+from .runtime.selfreport import SelfReport
 from .runtime.sender import Sender
 from .runtime.watchdog import Notifier
 from .runtime.workers import Workers, WorkersBusy, WorkerTimeout
@@ -72,9 +73,6 @@ from .store.store import Store
 log = logging.getLogger(__name__)
 
 OPEN_STORE = timedelta(seconds=5)
-VETO_DEADLINE = timedelta(seconds=5)
-OF_THE_PROCESS = ("agent.workers-stuck", "agent.store-stuck", "agent.probe-stale", "agent.plugin-broken")
-"""States of the running agent: what an earlier process left raised has cleared with its end."""
 REFILL = timedelta(seconds=25)
 
 
@@ -117,7 +115,7 @@ class Daemon:
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
         self._tasks: list[asyncio.Task[None]] = []
-        self._hook_turn = asyncio.Lock()
+        self.report = SelfReport(lambda: self.pipeline.say)
 
     def _load(self) -> Loaded:
         return load(self.paths, plugins=self.catalogue, policies_dir=self.parts.policies_dir)
@@ -136,13 +134,13 @@ class Daemon:
     async def start(self) -> None:
         """Build and join everything, begin to watch, and say READY."""
         self.guard.start()
-        self.workers = Workers(on_stuck=self._workers_stuck, on_free=self._workers_free)
+        self.workers = Workers(on_stuck=self.report.workers_stuck, on_free=self.report.workers_free)
         self.store = Store(
             self.paths.state / "bandog.db",
             clock=self.clock,
             marker=marker_path(self.paths),
-            on_stuck=self._store_stuck,
-            on_recovered=self._store_recovered,
+            on_stuck=self.report.store_stuck,
+            on_recovered=self.report.store_recovered,
             on_back=self._store_back,
         )
         opened = await self.store.open(OPEN_STORE)
@@ -160,6 +158,7 @@ class Daemon:
             memory=saved.memory,
         )
         self.holds = gates.Holds(saved.holds)
+        self.hooks = ChangeHooks(self.found.manager.hook.incident_changed, self.workers)
         self._build_site()
         self._build_sender()
         self.executor = self._executor()
@@ -201,7 +200,7 @@ class Daemon:
     def _build_site(self) -> None:
         self.children = Children()
         self.http = HttpClient()
-        self.systemd = self.parts.systemd or SystemdBus.of_host(self.paths)
+        self.systemd: Systemd = self.parts.systemd or SystemdBus.of_host(self.paths)
         self.locator = Locator(self.paths, Registry(self.config.services))
         self.site = LocalSite(
             paths=self.paths,
@@ -276,7 +275,7 @@ class Daemon:
             incident_of=lambda number: self.engine.incidents.get(number),
             service_of=lambda name: {one.name: one for one in self.services.registry}.get(name),
             mode=self.mode,
-            on_tripped=self._tripped,
+            on_tripped=self.report.tripped,
         )
 
     def _outlets(self) -> Outlets:
@@ -346,7 +345,7 @@ class Daemon:
             status=self.house.status,
             plugins=self.house.plugin_lines,
             test_targets=self.house.test_targets,
-            rearmed=self._rearmed,
+            rearmed=self.report.rearmed,
             reload=self.reload,
         )
 
@@ -373,43 +372,12 @@ class Daemon:
     def _announce(self, change: IncidentChanged) -> None:
         if self.parts.on_change is not None:
             self.parts.on_change(change)
-        hook = self.found.manager.hook.incident_changed
-        if hook.get_hookimpls():
-            self._spawn_quietly(lambda: hook(incident=change.incident, change=change.what), "incident_changed")
-
-    def _spawn_quietly(self, call: Callable[[], Any], name: str) -> None:
-        async def work() -> None:
-            try:
-                async with self._hook_turn:  # in order, and in one thread
-                    await self.workers.run(call, deadline=VETO_DEADLINE, name=name)
-            # A plugin at work, the second door: its failure has no effect on the incident.
-            except Exception as error:
-                log.warning("hook failed hook=%s why=%s", name, error)
-
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks.append(task)
-        task.add_done_callback(lambda done: self._tasks.remove(done) if done in self._tasks else None)
+        self.hooks.announce(change)
 
     def _tell_request(self, request: Request, to: Sequence[str], text: str, urgent: bool) -> None:
         incident = self.engine.incidents.get(request.incident)
         if incident is not None:
             self.sender.tell_request(incident, to=to, text=text, urgent=urgent)
-
-    def say(self, kind: str, severity: Severity, *, raised: bool = True, **facts: str | int | None) -> None:
-        """State a fact about the agent itself."""
-        self.pipeline.say(kind, subjects.AGENT, severity, raised=raised, **facts)
-
-    def _workers_stuck(self, names: tuple[str, ...]) -> None:
-        self.say("agent.workers-stuck", Severity.ERROR, count=len(names), why=", ".join(names))
-
-    def _workers_free(self) -> None:
-        self.say("agent.workers-stuck", Severity.ERROR, raised=False, count=0)
-
-    def _store_stuck(self, stuck: timedelta, why: str) -> None:
-        self.say("agent.store-stuck", Severity.CRITICAL, seconds=round(stuck.total_seconds()), why=why)
-
-    def _store_recovered(self, stuck: timedelta) -> None:
-        self.say("agent.store-stuck", Severity.CRITICAL, raised=False, seconds=round(stuck.total_seconds()))
 
     def _store_back(self) -> None:
         """The database that could not be opened at the start is there: start again with what it holds."""
@@ -430,32 +398,14 @@ class Daemon:
         except (WorkerTimeout, WorkersBusy) as error:
             raise JournalUnavailable(str(error)) from error
 
-    def _tripped(self, why: str) -> None:
-        self.say("agent.breaker-tripped", Severity.CRITICAL, why=why)
-
-    def _rearmed(self) -> None:
-        for kind in ("agent.breaker-tripped", "agent.state-lost"):
-            self.say(kind, Severity.CRITICAL, raised=False)
-
     def _report_start(self, lost: str | None) -> None:
         self.commit(AddEvent(incident=0, at=self.clock.now(), what="started", why=f"mode {self.mode()}"))
-        broken = {subjects.plugin(one.name): one for one in self.plugins.reports if one.state == "broken"}
-        for subject, report in broken.items():
-            self.pipeline.say("agent.plugin-broken", subject, Severity.ERROR, plugin=report.name, why=report.why)
-        for kind, subject, _ in self.engine.raised:
-            if kind in OF_THE_PROCESS and subject not in broken:
-                self.pipeline.say(kind, subject, Severity.INFO, raised=False)
+        broken = [one for one in self.plugins.reports if one.state == "broken"]
+        self.report.plugins(broken, self.engine.raised)
         if lost:
             self.executor.trip(lost)
-            self.say("agent.state-lost", Severity.CRITICAL, why=lost)
-        self._report_config(self.loaded)
-
-    def _report_config(self, loaded: Loaded) -> None:
-        if loaded.errors:
-            first = str(loaded.errors[0])
-            self.say("agent.config-broken", Severity.ERROR, count=len(loaded.errors), first=first)
-        else:
-            self.say("agent.config-broken", Severity.ERROR, raised=False, count=0)
+            self.report.state_lost(lost)
+        self.report.configuration(self.loaded.errors)
 
     # --- reload and end ------------------------------------------------------------------------
 
@@ -464,7 +414,7 @@ class Daemon:
         self.notifier.reloading()
         try:
             loaded = await self.workers.run(self._load, deadline=timedelta(seconds=30), name="reload")
-            self._report_config(loaded)
+            self.report.configuration(loaded.errors)
             if loaded.config is None:
                 return f"the old configuration stays: {len(loaded.errors)} problems, first {loaded.errors[0]}"
             self._swap(self._usable(loaded), loaded)
@@ -491,6 +441,7 @@ class Daemon:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.hooks.stop()
         await self.executor.close()
         cursor = self.cursor()
         if cursor is not None:

@@ -7,19 +7,33 @@ import logging
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from .config import Config
+from .config import Config, Loaded
+from .domain.budgets import Ledger
 from .domain.changes import PoliciesReplaced
+from .domain.engine import Engine
 from .domain.model import Instant, to_json
-from .host.systemd_types import SystemdError
+from .host.site import Clock
+from .host.systemd_types import Systemd, SystemdError
+from .pluginloader import Plugins
 from .runtime import metrics, report
+from .runtime.executor import Executor
+from .runtime.gates import Holds
+from .runtime.heartbeat import Heartbeat
 from .runtime.messages import Mail
 from .runtime.outlets import AppriseOutlet, OutletError
-from .runtime.workers import WorkersBusy, WorkerTimeout
-
-if TYPE_CHECKING:
-    from .daemon import Daemon
+from .runtime.pipeline import Pipeline
+from .runtime.probing import Probing
+from .runtime.secrets import Secrets
+from .runtime.sender import Sender
+from .runtime.watchdog import Notifier
+from .runtime.workers import Workers, WorkersBusy, WorkerTimeout
+from .services.locate import Locator
+from .services.readiness import ServiceBook
+from .sources.kmsg import KmsgSource
+from .store.rows import Row, SaveCursor
+from .store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +43,48 @@ DEADLINE = timedelta(seconds=10)
 TEST_DEADLINE = timedelta(seconds=25)
 
 
+class Agent(Protocol):
+    """The parts of the running agent that housekeeping looks at; `daemon.Daemon` has them."""
+
+    clock: Clock
+    config: Config
+    loaded: Loaded
+    host: str
+    engine: Engine
+    executor: Executor
+    heartbeat: Heartbeat | None
+    holds: Holds
+    kmsg: KmsgSource
+    ledger: Ledger
+    locator: Locator
+    notifier: Notifier
+    pipeline: Pipeline
+    plugins: Plugins
+    probings: list[Probing]
+    secrets: Secrets
+    sender: Sender
+    services: ServiceBook
+    store: Store
+    systemd: Systemd
+    workers: Workers
+
+    def mode(self) -> str | tuple[str, ...]:
+        """What the configuration lets act."""
+
+    def commit(self, *rows: Row) -> asyncio.Future[None]:
+        """Hand rows to the store."""
+
+    def cursor(self) -> SaveCursor | None:
+        """How far the kernel's log was read."""
+
+    def targets(self) -> dict[str, list[str]]:
+        """The addresses of each notification target."""
+
+
 class Housekeeping:
     """Belongs to one daemon and reads its parts; it decides nothing."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Agent) -> None:
         self._daemon = daemon
         self._started = daemon.clock.now()
         self._lag = timedelta()
