@@ -56,7 +56,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
 @JSON_OPTION
 def incidents(only_open: bool, limit: int, as_json: bool) -> None:
     """List incidents, the newest first. Exit code 1 if one is open."""
-    rows = [incident_line(one) for one in _reader().incidents(only_open=only_open, limit=limit)]
+    with _reader() as reader:
+        rows = [incident_line(one) for one in reader.incidents(only_open=only_open, limit=limit)]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -75,12 +76,12 @@ def show(incident: int, as_json: bool) -> None:
 
     What was seen, what was done, whether it helped, in order of time.
     """
-    reader = _reader()
-    found = reader.incident(incident)
-    if found is None:
-        raise click.ClickException(f"there is no incident #{incident}; bandog incidents lists them")
-    events = reader.events(incident)
-    requests = reader.requests(incident)
+    with _reader() as reader:
+        found = reader.incident(incident)
+        if found is None:
+            raise click.ClickException(f"there is no incident #{incident}; bandog incidents lists them")
+        events = reader.events(incident)
+        requests = reader.requests(incident)
     if as_json:
         document = {
             "incident": to_json(found),
