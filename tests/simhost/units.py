@@ -98,8 +98,9 @@ class SimulatedSystemd:
             return JobOutcome(result="failed", why=f"{name} not found")
         if verb in ("restart", "stop"):
             await asyncio.to_thread(self._end, self.units[name])
-        if verb in ("restart", "start"):
-            self.boot(name)
+        process = self.units[name].process
+        if verb in ("restart", "start") and (process is None or process.poll() is not None):
+            self.boot(name)  # (else another job has just started it)
         return JobOutcome(result="done", job=len(self.jobs))
 
     async def restart(self, name: str, *, deadline: timedelta) -> JobOutcome:
