@@ -4,4 +4,4 @@ A machine of each release runs them in this order: what installs comes first, wh
 the power come late: an agent that finds no database after three boots within an hour only observes.
 """
 
-ORDER = ("install", "restart", "hung", "plugins", "adverse", "crash", "budgets", "remove")
+ORDER = ("install", "restart", "hung", "plugins", "adverse", "flood", "crash", "budgets", "powercycle", "remove")
