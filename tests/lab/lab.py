@@ -19,6 +19,13 @@ PORT = 8000
 FILLER = "lab: what the kernel says when nothing is wrong, and that at some length, " * 3
 FILL = 900
 BOOTS_OF_A_LOOP = 3
+CLEAN = """systemctl stop bandog 'lab-*'
+umount -l /var/lib/bandog 2>/dev/null
+cd /etc/bandog && rm -rf conf.d/* policies.d/* services.d/* plugins.d/* .has-state hold
+rm -rf /var/lib/bandog/* /var/lib/bandog/.[!.]*
+systemctl reset-failed
+true
+"""
 UNIT_TEXT = """[Unit]
 Description=model server of the lab
 [Service]
@@ -70,14 +77,7 @@ class Lab:
     ) -> None:
         """Begin anew: no state, this configuration, running model servers, empty sinks, a started agent."""
         vm = self.machine
-        vm.ssh(
-            "systemctl stop bandog; cd /etc/bandog && rm -rf conf.d/* policies.d/* services.d/* plugins.d/* "
-            ".has-state hold /var/lib/bandog/* /var/lib/bandog/.[!.]*; systemctl stop 'lab-*'; "
-            "systemctl reset-failed; true"
-        )
-        if vm.boots >= BOOTS_OF_A_LOOP:
-            # No database and so many boots within the hour look to the agent like a boot loop that ate its state.
-            vm.ssh("journalctl -q --rotate; sleep 2; journalctl -q --vacuum-time=1s")
+        vm.ssh(CLEAN)
         vm.put(self.main_file(mode=mode, more=more), "/etc/bandog/conf.d/lab.yaml", mode="600")
         vm.put(LAB / "guest" / "model_server.py", "/opt/lab/model_server.py")
         names = list(services)
