@@ -15,7 +15,7 @@ from typing import Any
 
 from ..domain.budgets import Ledger
 from ..domain.changes import StepReport
-from ..domain.model import EMPTY, Incident, Proof, ProofState, Request, Result, ResultState, StepState
+from ..domain.model import EMPTY, Incident, Instant, Proof, ProofState, Request, Result, ResultState, StepState
 from ..domain.policy import format_duration
 from ..host.site import Clock, Site
 from ..plugin import Action
@@ -74,6 +74,7 @@ class Executor:
         self._report_to = report
         self._on_tripped = on_tripped
         self._courses: dict[str, Course] = {}
+        self._proofs: dict[tuple[str, str], tuple[Instant, Request]] = {}
         self._closing = False
         self._slot = Slot(self._courses, service_of, self.poke)
         self._admission = Admission(
@@ -258,6 +259,9 @@ class Executor:
             course.wake.clear()
             if course.dropped is not None:
                 return End(StepState.SKIPPED, course.dropped)
+            answered = self._answered(course.request)
+            if answered is not None:
+                return answered
             reason, patient = await self._admission.objection(course.request)
             if course.dropped is not None:
                 return End(StepState.SKIPPED, course.dropped)
@@ -273,6 +277,17 @@ class Executor:
                 return End(StepState.SKIPPED, f"not begun within {format_duration(MAX_WAIT)}: {reason}")
             self._wait_for(course, reason)
             await self._pause(course, pause)
+
+    def _answered(self, request: Request) -> End | None:
+        """An act that began after this fault was seen and is proved answers it too, and costs no budget
+        again: a fault of the links strikes eight GPUs of one service at once."""
+        began, other = self._proofs.get((request.action, request.service or ""), (None, request))
+        if began is None or other.with_ != request.with_ or request.drill:
+            return None
+        if began.boot_id != request.found_at.boot_id or began.since(request.found_at) <= timedelta():
+            return None
+        what = f"{other.action} of {other.service} for incident #{other.incident}"
+        return End(StepState.PROVED, f"{what} came after it was seen, and is proved")
 
     async def _record(self, course: Course) -> bool:
         """Commit intent and charge, and wait for the disk. False: it took long, so ask the gates again.
@@ -394,8 +409,12 @@ class Executor:
         facts = {**result.facts, **proof.facts}
         if proof.state is ProofState.DISPROVED:
             return End(StepState.FAILED, proof.why, facts)
-        if course.request.service is not None and course.request.disruptive:
-            self._admission.healthy(course.request.service)
+        request, began = course.request, course.started
+        if request.service is not None and request.disruptive:
+            self._admission.healthy(request.service)
+            # Where the manager had done it before we came, when it began is not ours to say.
+            if began is not None and not (request.drill or result.facts.get("by_manager")):
+                self._proofs[request.action, request.service] = (began, request)
         return End(StepState.PROVED, proof.why or result.why, facts)
 
     # --- small things ------------------------------------------------------------------------

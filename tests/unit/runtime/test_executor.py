@@ -427,14 +427,47 @@ def test_the_sixth_restart_within_an_hour_is_exhausted_and_the_ones_before_back_
         began: list[Instant] = []
         rig.action.on_run = lambda request, site: began.append(site.clock.now())
         for number in range(1, 6):
-            rig.executor.submit(request(f"{number}.1"))
+            rig.executor.submit(request(f"{number}.1", found_at=rig.clock.now()))
             assert (await rig.end(f"{number}.1")).state is S.PROVED
         gaps = [later.since(earlier) for earlier, later in itertools.pairwise(began)]
         # Counted from charge to charge; the calls seen here come a step of the clock later.
         assert all(gap >= timedelta(seconds=10 * 2**step - 2) for step, gap in enumerate(gaps)), gaps
-        rig.executor.submit(request("6.1"))
+        rig.executor.submit(request("6.1", found_at=rig.clock.now()))
         end = await rig.end("6.1")
         assert (end.state, end.why) == (S.EXHAUSTED, "the budget of 5 per 1h for restart of qwen is used up")
+
+    play(Rig(tmp_path), story)
+
+
+def test_one_restart_answers_every_fault_that_was_seen_before_it(tmp_path: Path) -> None:
+    """A fault of the links strikes eight GPUs of one service; that is one restart, and one of its budget."""
+
+    async def story(rig: Rig) -> None:
+        rig.clock.advance(timedelta(seconds=1))
+        for number in range(1, 9):
+            rig.executor.submit(request(f"{number}.1"))
+        ends = [await rig.end(f"{number}.1") for number in range(1, 9)]
+        assert {one.state for one in ends} == {S.PROVED}
+        assert rig.action.runs == ["1.1"]
+        assert ends[7].why == "restart of qwen for incident #1 came after it was seen, and is proved"
+        rig.executor.submit(request("9.1", with_={"settle": "1m"}))
+        rig.executor.submit(request("10.1", found_at=rig.clock.now()))
+        assert [(await rig.end(one)).state for one in ("9.1", "10.1")] == [S.PROVED, S.PROVED]
+        assert rig.action.runs == ["1.1", "9.1", "10.1"], "another act, and a fault that came after it"
+
+    play(Rig(tmp_path), story)
+    assert len(saved_in(tmp_path).charges) == 3
+
+
+def test_what_failed_or_was_done_by_the_manager_answers_no_other_fault(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.clock.advance(timedelta(seconds=1))
+        rig.action.answers = [Proof.disproved("dead again")]
+        rig.action.results = [Result.done("x"), Result.done("systemd did", by_manager=True)]
+        for number in range(1, 4):
+            rig.executor.submit(request(f"{number}.1"))
+            await rig.end(f"{number}.1")
+        assert rig.action.runs == ["1.1", "2.1", "3.1"]
 
     play(Rig(tmp_path), story)
 
