@@ -16,8 +16,10 @@ demo: setup ## the real daemon against a simulated host, half a minute (STORY=..
 test: setup ## every test that needs no virtual machine, the linters included
 	.venv/bin/python -m pytest
 
-run: setup ## the daemon in the foreground on this machine: observe, real /dev/kmsg
-	.venv/bin/bandog run --observe
+run: setup ## the daemon in the foreground on this machine: observe, real /dev/kmsg, files in .cache/run
+	@mkdir -p .cache/run/etc .cache/run/run && install -d -m 700 .cache/run/state
+	@[ -e .cache/run/etc/bandog.yaml ] || cp packaging/bandog.yaml .cache/run/etc/
+	.venv/bin/bandog run --observe --config .cache/run/etc --state .cache/run/state --runtime .cache/run/run
 
 deb: ## dist/*.deb for Debian 12 and 13
 	packaging/need roots
