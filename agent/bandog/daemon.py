@@ -72,6 +72,8 @@ from .store.store import Store
 
 log = logging.getLogger(__name__)
 
+LOAD_PLUGIN = timedelta(seconds=15)
+"""An import from a cold, busy disk takes seconds; the unit has 90 to start."""
 OPEN_STORE = timedelta(seconds=5)
 REFILL = timedelta(seconds=25)
 
@@ -110,7 +112,8 @@ class Daemon:
         self.secrets = Secrets()
         self.clock: Clock = self.parts.clock or SystemClock(self.paths)
         self.host = short_hostname(self.paths)
-        self.found = discover(self.paths, self.guard)
+        with Guard(LOAD_PLUGIN).running() as guard:
+            self.found = discover(self.paths, guard)
         self.catalogue = self.found.catalogue
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
@@ -133,7 +136,6 @@ class Daemon:
 
     async def start(self) -> None:
         """Build and join everything, begin to watch, and say READY."""
-        self.guard.start()
         self.workers = Workers(on_stuck=self.report.workers_stuck, on_free=self.report.workers_free)
         self.store = Store(
             self.paths.state / "bandog.db",
@@ -147,7 +149,9 @@ class Daemon:
         boots = await self._boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
         lost = state_lost(opened, boots)
         saved = await self.store.load()
-        self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock))
+        with Guard(LOAD_PLUGIN).running() as guard:
+            self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock), guard)
+        self.guard.start()
         self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
         self.engine = Engine(
             self.config.policies,

@@ -25,7 +25,7 @@ from .config.catalogue import PluginCatalogue, build_catalogue
 from .host.paths import Paths
 from .host.site import Clock, Host
 from .plugin import Action, LogDetector, Probe
-from .runtime.guard import Guard, PluginTimeout
+from .runtime.guard import Guard
 
 log = logging.getLogger(__name__)
 Detector = LogDetector | Probe
@@ -90,8 +90,10 @@ class PluginSet:
             with guard.watch(candidate.name) if guard else _unwatched():
                 plugin = candidate.load()
                 self._register(candidate, plugin)
+        except KeyboardInterrupt:  # a person, at a command that loads plugins
+            raise
         # The first of the three doors where everything is caught: foreign code runs at its import.
-        except (Exception, SystemExit, PluginTimeout) as error:
+        except BaseException as error:
             self.detectors, self.actions, self.owners = before
             if plugin is not None and self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
@@ -123,12 +125,13 @@ class PluginSet:
         into[name] = cls
         self.owners[name] = candidate
 
-    def build(self, options: Mapping[str, Any], host: Host) -> Plugins:
+    def build(self, options: Mapping[str, Any], host: Host, guard: Guard | None = None) -> Plugins:
         """Make an instance of each class; `options` maps a name to its options, or to "off"."""
         made = Plugins(reports=list(self.broken))
         for name, cls in [*self.detectors.items(), *self.actions.items()]:
             owner = self.owners[name]
-            state, why, instance = _instance(cls, options.get(name, options.get(owner.name)), host)
+            with guard.watch(name) if guard else _unwatched():
+                state, why, instance = _instance(cls, options.get(name, options.get(owner.name)), host)
             if state == "loaded" and isinstance(instance, LogDetector):
                 made.detectors.append(instance)
             elif state == "loaded" and isinstance(instance, Probe):
@@ -156,7 +159,9 @@ def _instance(cls: type[Any], options: Any, host: Host) -> tuple[str, str, Any]:
         wanted = cls.Options
         instance = cls(options if isinstance(options, wanted) else wanted(**(options or {})))
         why = instance.unsupported(host)
-    except Exception as error:  # foreign code again: the first door has two leaves
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code again: the first door has two leaves
         return "broken", f"{type(error).__name__}: {error}", None
     return ("unsupported", why, None) if why else ("loaded", "", instance)
 

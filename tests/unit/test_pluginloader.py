@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,26 @@ def test_a_plugin_that_raises_at_import_is_named_and_the_others_load(tmp_path: P
 def test_a_plugin_that_calls_exit_does_not_end_the_agent(tmp_path: Path) -> None:
     found = discover(site_plugins(tmp_path, bad="raise SystemExit(3)"))
     assert [one.why for one in found.broken] == ["SystemExit: 3"]
+
+
+@pytest.mark.parametrize("error", ["GeneratorExit", "type('Odd', (BaseException,), {})"])
+def test_a_plugin_may_raise_anything_at_its_import(tmp_path: Path, error: str) -> None:
+    found = discover(site_plugins(tmp_path, bad=f"raise {error}", fan=GOOD))
+    assert [one.name for one in found.broken] == ["bad"]
+    assert "fan" in found.detectors
+
+
+def test_an_instance_that_blocks_when_it_is_made_is_broken_and_the_others_work(tmp_path: Path) -> None:
+    slow = GOOD.replace('"fan"', '"slow"').replace("site.fan", "site.slow")
+    slow = slow.replace(
+        "    def feed", "    def unsupported(self, host):\n        import time; time.sleep(60)\n\n    def feed"
+    )
+    with Guard(timedelta(milliseconds=300)).running() as guard:
+        made = discover(site_plugins(tmp_path, slow=slow, fan=GOOD)).build({}, Bare(), guard)  # type: ignore[arg-type]
+    assert {one.name: one.state for one in made.reports if one.name in ("slow", "fan")} == {
+        "slow": "broken",
+        "fan": "loaded",
+    }
 
 
 def test_a_plugin_that_fails_after_its_first_class_leaves_nothing_behind(tmp_path: Path) -> None:

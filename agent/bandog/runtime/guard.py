@@ -50,6 +50,15 @@ class Guard:
             signal.signal(SIGNAL, signal.SIG_IGN)
 
     @contextlib.contextmanager
+    def running(self) -> Iterator[Guard]:
+        """Watch for the length of the block."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[None]:
         """Let the block of plugin `name` run for at most the limit; raises PluginTimeout in it after that."""
         self._count += 1
