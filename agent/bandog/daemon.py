@@ -21,10 +21,11 @@ from typing import Any
 
 from .config import Config, Loaded, load
 from .config.credentials import SecretError, read_secret
+from .domain import subjects
 from .domain.budgets import Ledger, Limits
 from .domain.changes import IncidentChanged
 from .domain.engine import Engine
-from .domain.model import Finding, Request
+from .domain.model import Finding, Request, Severity
 from .host.child import Children
 from .host.clock import SystemClock
 from .host.hostname import short_hostname
@@ -329,11 +330,23 @@ class Daemon:
             Probing(probe, self.site, self.clock, self.workers.run, self.pipeline.found, left)
             for probe in self.plugins.probes
         ]
-        for work in (*(one.loop() for one in self.probings), self.house.loop()):
-            self._spawn(work)
+        for one in self.probings:
+            self._spawn(one.loop(), one.probe.name)
+        self._spawn(self.house.loop(), "housekeeping")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._has_ended)
+        self._tasks.append(task)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        """What shall go on for ever has ended by a fault of our own: that must not pass unsaid."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        name, why = task.get_name(), f"{type(error).__name__}; until a restart of the agent it does nothing"
+        log.error("a part has ended by a fault of bandog part=%s", name, exc_info=error)
+        self.pipeline.say("agent.plugin-broken", subjects.plugin(name), Severity.ERROR, plugin=name, why=why)
 
     def operations(self) -> Operations:
         """Return what the control socket offers."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bandog import UnitState
 from simhost.stage import Stage
+from simhost.units import SimulatedSystemd
 
 XID = "NVRM: Xid (PCI:0000:e5:00): 94, Contained: SM (0x1). RST: No, D-RST: No"
 
@@ -110,3 +112,23 @@ def test_a_reload_with_a_mistake_keeps_the_old_policies_and_says_so(stage: Calla
 
     asyncio.run(story())
     assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
+
+
+def test_a_part_that_ends_by_a_fault_of_our_own_is_told(stage: Callable[..., Stage]) -> None:
+    """Nobody would miss the table of processes or the bookmark until the day that they are needed."""
+
+    class Odd(SimulatedSystemd):
+        async def unit(self, name: str) -> UnitState:
+            raise ZeroDivisionError
+
+    host = stage()
+    host.systemd.shutdown()
+    host.systemd = Odd({})
+    agent = "policy: agent\nmatch: {kind: 'agent.*'}\nresolve: cleared\nnotify: [oncall]\n"
+    (host.root / "etc/policies.d/90-agent.yaml").write_text(agent)
+
+    async def story() -> None:
+        async with host.running():
+            await host.until(lambda: any("housekeeping" in one["message"] for one in host.sink.messages))
+
+    asyncio.run(story())
