@@ -13,7 +13,8 @@ from .config import Config, Loaded
 from .domain.budgets import Ledger
 from .domain.changes import PoliciesReplaced
 from .domain.engine import Engine
-from .domain.model import Instant, to_json
+from .domain.model import Instant, Severity, to_json
+from .domain.subjects import AGENT
 from .host.site import Clock
 from .host.systemd_types import Systemd, SystemdError
 from .pluginloader import Plugins
@@ -89,6 +90,7 @@ class Housekeeping:
         self._started = daemon.clock.now()
         self._lag = timedelta()
         self._position: str | None = None
+        self._refused = 0
         self._states: dict[str, str] = {}
         self._later: set[asyncio.Task[Any]] = set()
 
@@ -112,6 +114,7 @@ class Housekeeping:
         while True:
             await self._in_worker(self._daemon.locator.refresh, "locate")
             self._save_position()
+            self._tell_refused()
             await self._ask_units()
             if rounds % METRICS_EVERY == 0 and self._daemon.config.metrics_textfile is not None:
                 path, status = self._daemon.config.metrics_textfile, self.status()
@@ -124,6 +127,14 @@ class Housekeeping:
             await self._daemon.workers.run(call, deadline=DEADLINE, name=name)
         except (WorkerTimeout, WorkersBusy, OSError, ValueError) as error:
             log.warning("housekeeping failed part=%s why=%s", name, error)
+
+    def _tell_refused(self) -> None:
+        """A fault that opened no incident is one that nobody hears of: say that there are such."""
+        refused = self._daemon.engine.refused
+        if refused > self._refused:
+            self._refused = refused
+            why = f"too many incidents are open: {refused} findings have opened none"
+            self._daemon.pipeline.say("agent.log-blind", AGENT, Severity.ERROR, source="incidents", why=why)
 
     def _save_position(self) -> None:
         cursor = self._daemon.cursor()

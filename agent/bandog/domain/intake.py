@@ -17,6 +17,7 @@ from .ladder import Ladder
 from .matching import PolicyIndex
 from .model import Finding, Incident, IncidentState, Instant
 from .policy import Policy
+from .subjects import AGENT
 
 LAST = "engine.last_incident"
 ACT_WITHIN = timedelta(minutes=5)
@@ -24,6 +25,8 @@ ANNOUNCE_BURST = timedelta(seconds=1)
 _ANNOUNCE_STATE = timedelta(minutes=1)
 # A fork bomb of faults must not fill the memory; a thousand open incidents tell all that people can read.
 _MOST_CURRENT = 1000
+# Of those that were only ever seen inside another message, which any user can have printed.
+_MOST_HEARSAY = 100
 
 
 def may_act(finding: Finding, now: Instant) -> bool:
@@ -123,7 +126,7 @@ class Intake:
         return case
 
     def _open(self, policy: Policy, finding: Finding, acting: bool, turn: Turn) -> Case | None:
-        if self._cases.current >= _MOST_CURRENT:
+        if self._is_full(finding):
             self.refused += 1
             return None
         self._last += 1
@@ -162,6 +165,17 @@ class Intake:
         if case.solid and not stopped:
             self._ladder.advance(case, turn)
         return case
+
+    def _is_full(self, finding: Finding) -> bool:
+        """True when no incident is opened any more; forged text must not use up the room of real faults."""
+        if finding.subject == AGENT:
+            return False
+        if (
+            _glued(finding)
+            and sum(not (case.solid or case.incident.state.ended) for case in self._cases) >= _MOST_HEARSAY
+        ):
+            return True
+        return self._cases.current >= _MOST_CURRENT
 
     def _add(self, case: Case, finding: Finding, acting: bool, full: bool, turn: Turn) -> None:
         """Another event of an open incident: note it, and perhaps begin the next step."""

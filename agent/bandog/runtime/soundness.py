@@ -15,7 +15,9 @@ from typing import Any
 from ..domain.model import Finding, Instant, Severity, Unknown
 
 MOST_FINDINGS = 1000
-"""Of one call; as many as the engine keeps incidents open (`domain/intake.py`)."""
+"""Of one record; as many as the engine keeps incidents open (`domain/intake.py`)."""
+MOST_ANSWERS = 10_000
+"""Of one poll: when a storage server comes back, thousands of tasks move again at once."""
 MOST_TEXT = 64 * 1024
 """Characters in the facts of one finding; a kernel record has at most about 1,000."""
 _SHAPE: Mapping[str, type] = {
@@ -41,18 +43,18 @@ class Unsound(Exception):
 
 def findings_of(answer: Iterable[object]) -> list[Finding]:
     """Return what a log detector stated; raises Unsound, and whatever its generator raises."""
-    return [_finding(one) for one in _bounded(answer)]
+    return [_finding(one) for one in _bounded(answer, MOST_FINDINGS)]
 
 
 def answers_of(answer: Iterable[object]) -> list[Finding | Unknown]:
     """Return what a probe stated; raises like `findings_of`."""
-    return [_unknown(one) if isinstance(one, Unknown) else _finding(one) for one in _bounded(answer)]
+    return [_unknown(one) if isinstance(one, Unknown) else _finding(one) for one in _bounded(answer, MOST_ANSWERS)]
 
 
-def _bounded(answer: Iterable[object]) -> list[object]:
-    stated = list(islice(answer, MOST_FINDINGS + 1))
-    if len(stated) > MOST_FINDINGS:
-        raise Unsound(f"more than {MOST_FINDINGS} findings at once")
+def _bounded(answer: Iterable[object], most: int) -> list[object]:
+    stated = list(islice(answer, most + 1))
+    if len(stated) > most:
+        raise Unsound(f"more than {most} findings at once")
     return stated
 
 

@@ -339,6 +339,25 @@ def test_a_thousand_open_incidents_are_enough() -> None:
     assert gpu.engine.refused == 5
 
 
+def test_forged_text_takes_no_room_from_real_faults() -> None:
+    """Any user can get a thousand addresses printed inside mount options; a real fault must still be seen."""
+    gpu = Chronicle(ladder("evidence"))
+    for number in range(1005):
+        gpu.see(subject=f"gpu:{number}", facts={"xid": 94, "glued": True})
+    assert len(gpu.engine.incidents) == 100
+    assert gpu.engine.refused == 905
+    gpu.see(subject="gpu:real")
+    assert len(gpu.engine.incidents) == 101
+
+
+def test_what_the_agent_says_of_itself_always_finds_room() -> None:
+    gpu = Chronicle(ladder("evidence"))
+    for number in range(1000):
+        gpu.see(subject=f"task:{number}")
+    gpu.see(subject="agent")
+    assert len(gpu.engine.incidents) == 1001
+
+
 def test_ended_incidents_leave_the_memory_after_a_while() -> None:
     gpu = Chronicle(ladder("restart", quiet=timedelta(minutes=1)))
     gpu.see()
