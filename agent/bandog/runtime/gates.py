@@ -273,6 +273,10 @@ class WindowGate:
         return f"waits for the window {name}, {window.next_opening(now.utc):%a %Y-%m-%d %H:%M %Z}"
 
 
+MAX_REASON = 500
+"""Characters of a plugin's reason; a longer one could not be stored with the request that it holds up."""
+
+
 class VetoGate:
     """The `veto` hook: any plugin may object. One that crashes or takes 5 s objects too.
 
@@ -312,4 +316,4 @@ class VetoGate:
         # A plugin at work: whatever it raises is a refusal, never leave to act.
         except Exception as error:
             return f"a veto refuses: it raised {type(error).__name__}"
-        return str(reason) if reason else None
+        return str(reason)[:MAX_REASON] if reason else None

@@ -21,6 +21,7 @@ from bandog import Incident, Request, Severity
 from bandog.domain.model import IncidentState
 from bandog.domain.windows import Window
 from bandog.runtime.gates import (
+    MAX_REASON,
     BootGate,
     Gate,
     HoldGate,
@@ -321,6 +322,8 @@ def test_a_clock_that_cannot_be_right_opens_no_window() -> None:
 def test_a_plugins_reason_holds_and_no_reason_does_not() -> None:
     assert ask(VetoGate(lambda *, request, incident: f"not {request.service}", Workers())) == "not qwen"
     assert ask(VetoGate(lambda *, request, incident: None, Workers())) is None
+    long = ask(VetoGate(lambda *, request, incident: "no " * 1_000_000, Workers()))
+    assert long is not None and len(long) == MAX_REASON
 
 
 def test_without_a_plugin_that_has_the_hook_nobody_is_asked() -> None:
