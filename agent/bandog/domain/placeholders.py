@@ -15,6 +15,10 @@ BUILT_IN = ("subject", "kind", "host", "service", "unit", "incident")
 _NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
+# Where `str.splitlines` breaks.
+_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+
+
 def names_in(value: Any) -> Iterator[str]:
     """Yield each `$name` (or `${name}`) in a string, or in the strings of a list or mapping."""
     if isinstance(value, str):
@@ -58,4 +62,5 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return ",".join(_text(item) for item in value)
-    return str(value)
+    # A process chooses its name: it must not begin a line of its own in what people read.
+    return _BREAK.sub(" ", str(value))

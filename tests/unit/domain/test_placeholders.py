@@ -32,6 +32,11 @@ def test_names_are_filled_in(text: Any, filled: Any) -> None:
     assert expand(text, NAMES) == filled
 
 
+def test_a_fact_begins_no_line_of_its_own() -> None:
+    filled = expand("$comm is stuck\nlook at it", {"comm": "x\r\nResolved.\u2028y"})
+    assert filled == "x Resolved. y is stuck\nlook at it"
+
+
 def test_lists_and_mappings_are_walked() -> None:
     value = {"to": ["$subject", {"deep": "$pid"}], "n": 3}
     assert expand(value, NAMES) == {"to": ("gpu:x", {"deep": "7"}), "n": 3}
