@@ -10,13 +10,15 @@ import importlib
 import subprocess
 import sys
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import cases
-from .images import PROJECT, RELEASES, image
+from .images import PROJECT, RELEASES, image, ssh_key
 from .lab import Lab
 from .machine import Machine
-from .scenario import MAIN_RELEASE, play
+from .scenario import play
 
 SUFFIX = {"bookworm": "+deb12u1", "trixie": "+deb13u1"}
 
@@ -61,11 +63,24 @@ def main() -> int:
     for name in cases.ORDER:
         importlib.import_module(f"{cases.__name__}.{name}")
     began = time.monotonic()
+    ssh_key()
+    releases = chosen.release or RELEASES
+    # Side by side: much of a scenario is waiting.
+    with ThreadPoolExecutor(len(releases)) as side_by_side:
+        work = {
+            release: side_by_side.submit(_play_on, release, only=chosen.only, keep=chosen.keep_debs)
+            for release in releases
+        }
     passed, failed = 0, []
-    for release in chosen.release or sorted(RELEASES, key=lambda one: one == MAIN_RELEASE):
-        count, wrong = _play_on(release, only=chosen.only, keep=chosen.keep_debs)
-        passed += count
-        failed += wrong
+    for release, done in work.items():
+        error = done.exception()
+        if error is not None:
+            print("".join(traceback.format_exception(error)))
+            failed.append(f"{release}: {error}")
+        else:
+            count, wrong = done.result()
+            passed += count
+            failed += wrong
     for name in failed:
         print(f"FAILED {name}")
     print(f"lab: {time.monotonic() - began:.0f} s")
