@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 from ..lab import Lab
 from ..machine import wait_until
