@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -278,6 +279,7 @@ class World:
         if self._process is not None:
             self._process.kill()
             self._process.wait(timeout=10)
+        self._free_what_waits()
         self._log.close()
         self.pid1.close()
         self.systemd.shutdown()
@@ -285,6 +287,12 @@ class World:
         self.console.close()
         self.sink.close()
         self.kernel.close()
+
+    def _free_what_waits(self) -> None:
+        """Let children go that wait for a writer of a FIFO in our run directory."""
+        for fifo in (one for one in (self.root / "run").glob("fifo*") if one.is_fifo()):
+            with contextlib.suppress(OSError):
+                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
