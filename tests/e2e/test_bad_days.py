@@ -158,7 +158,7 @@ def register_detectors(register):
 GUARD = 4.0
 """Seconds after which a detector that holds the loop is taken out: twice the guard's limit."""
 RATE = 5.0
-LAG = 1.0
+LAG = 4.0
 """Seconds that a tick may come late."""
 
 

@@ -155,7 +155,7 @@ class Lab:
 
     def mark(self) -> str:
         """Return a place in the journal to count from."""
-        out = self.machine.ssh("journalctl --sync; journalctl -n 0 --show-cursor")
+        out = self.machine.ssh("journalctl -n 0 --show-cursor")
         found = re.search(r"-- cursor: (\S+)", out)
         if found is None:
             raise LabError(f"the journal has no cursor: {out!r}")

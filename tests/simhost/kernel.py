@@ -52,6 +52,11 @@ class KernelFile:
         self._sequence = 0
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest line; -1 before the first."""
+        return self._sequence - 1
+
     def print(self, text: str, priority: int = 4) -> None:
         """Print a line as the kernel does."""
         self.flood((text,), priority)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bandog import Incident
+from bandog.sources.bookmark import Bookmark
 from bandog.store.reader import Reader, StoreUnreadable
 from bandog.store.rows import AddCharge, SavedRequest
 
@@ -237,12 +238,16 @@ class World:
             return tuple(one for one in reader.charges() if not one.shadow)
 
     def has_cursor(self) -> bool:
-        """True once the agent has a bookmark of the kernel's log on record."""
+        """True once the agent has on record that it has read all that was printed so far.
+
+        A bookmark before the newest line is not enough: what is read on the way to it is history.
+        """
         try:
             with Reader(self.state / "bandog.db") as reader:
-                return any(one.boot_id == self.clock.boot_id for one in reader.cursors())
+                marks = [Bookmark.parse(one.position, boot_id=self.clock.boot_id) for one in reader.cursors()]
         except StoreUnreadable:
             return False
+        return any(mark is not None and max(mark.upto, mark.last.seq or 0) >= self.kernel.newest for mark in marks)
 
     def settle_in(self) -> None:
         """Start the agent and wait until what comes from here on counts, even if it is down when it comes."""
