@@ -1,6 +1,6 @@
 """Builds the packages and the images, boots a machine of each release, and runs the scenarios.
 
-python -m tests.lab [--release NAME]... [--only WORDS] [--deb FILE | --keep-debs]
+python -m tests.lab [--release NAME]... [--only WORDS] [--keep-debs] [--all]
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ def main() -> int:
     arguments.add_argument("--release", action="append", choices=RELEASES, help="only this release")
     arguments.add_argument("--only", default="", help="only scenarios with these words, and the smoke ones")
     arguments.add_argument("--keep-debs", action="store_true", help="do not build a .deb that is in dist/")
+    arguments.add_argument("--all", action="store_true", help="the long scenarios too")
     chosen = arguments.parse_args()
-    for name in cases.ORDER:
+    *first, last = cases.ORDER
+    for name in (*first, *(cases.LONG if chosen.all else ()), last):
         importlib.import_module(f"{cases.__name__}.{name}")
     began = time.monotonic()
     ssh_key()
