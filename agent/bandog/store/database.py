@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..domain.model import Instant
 from .encode import Write
-from .errors import StoreBroken, StoreUnavailable, speaks_of_damage
+from .errors import ReadOnlyFileSystem, StoreBroken, StoreUnavailable, speaks_of_damage
 from .load import load
 from .rows import Saved
 from .schema import is_empty, migrate
@@ -59,25 +59,39 @@ def connect(path: Path) -> sqlite3.Connection:
 class Database:
     """An open database with everything that it held at the start."""
 
-    def __init__(self, connection: sqlite3.Connection, lock: int, saved: Saved) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        lock: int,
+        saved: Saved,
+        flags: Callable[[int], int] = lambda file: os.fstatvfs(file).f_flag,
+    ) -> None:
         self.connection = connection
         self.saved = saved
         self._lock = lock
+        self._flags = flags
 
     def write(self, writes: Iterable[Write]) -> None:
         """Commit all writes in one transaction, on the disk when it returns.
 
         Raises sqlite3.Error, or OverflowError for a number that SQLite cannot hold.
         """
+        self._must_be_writable()
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             for write in writes:
                 self.connection.execute(write.sql, write.values)
             self.connection.execute("COMMIT")
+            self._must_be_writable()
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
             raise
+
+    def _must_be_writable(self) -> None:
+        """After an emergency remount (sysrq u) ext4 was seen to take commits of open files and keep none."""
+        if self._flags(self._lock) & os.ST_RDONLY:
+            raise ReadOnlyFileSystem("the file system is mounted read-only")
 
     def move_journal(self) -> None:
         """Move the write-ahead log into the database as far as no reader holds it back."""

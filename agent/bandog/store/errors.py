@@ -36,6 +36,12 @@ class StoreBroken(Exception):
     """The file is no database of ours, is damaged, or was made by a newer bandog."""
 
 
+class ReadOnlyFileSystem(sqlite3.OperationalError):
+    """The file system under the database has become read-only, though SQLite may not have noticed."""
+
+    sqlite_errorcode = sqlite3.SQLITE_READONLY
+
+
 def speaks_of_the_disk(error: Exception) -> bool:
     """True for an SQLite error that another try may not meet: the disk's, not the statement's."""
     return _primary(error) in _DISK

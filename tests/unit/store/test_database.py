@@ -19,8 +19,8 @@ from store_samples import NOW, charge, event, incident, saved
 from bandog.domain.model import IncidentState, StepState
 from bandog.host.paths import Paths
 from bandog.store import How, Opened, Store
-from bandog.store.database import KEEP_ASIDE, open_database
-from bandog.store.errors import StoreUnavailable
+from bandog.store.database import KEEP_ASIDE, Database, connect, open_database
+from bandog.store.errors import StoreUnavailable, speaks_of_the_disk
 from bandog.store.lost import leave_mark, marker_path, state_lost
 from bandog.store.retention import CHARGES, HISTORY, MAX_EVENTS, prune
 from bandog.store.rows import Remember, Row, Saved, SaveIncident
@@ -227,3 +227,16 @@ def test_the_number_of_rows_is_bounded(tmp_path: Path) -> None:
         f"{MAX_EVENTS + 500}) INSERT INTO events (incident, at, body) SELECT 1, '2026-11-30', '{body}' FROM n",
     )
     assert left_after(path, NOW)["events"] == MAX_EVENTS
+
+
+def test_a_file_system_that_became_read_only_takes_nothing_even_if_sqlite_does_not_notice(tmp_path: Path) -> None:
+    """After sysrq u ext4 took the commits of files that were open already."""
+    database, _ = open_database(tmp_path / "bandog.db", NOW, connect)
+    flags = [os.ST_RDONLY]
+    watched = Database(database.connection, database._lock, database.saved, lambda file: flags[0])
+    with pytest.raises(sqlite3.OperationalError, match="read-only") as caught:
+        watched.write([])
+    assert speaks_of_the_disk(caught.value)
+    flags[0] = 0
+    watched.write([])
+    database.close()
