@@ -15,8 +15,6 @@ from .operate import JSON_OPTION
 from .output import shown
 from .place import local_paths
 
-COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
-
 
 @click.command()
 @JSON_OPTION

@@ -6,16 +6,12 @@ nor condemns (a busy server is no dead server).
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
 
-from ..host.site import ChildOutcome, HttpReply, Readiness
-from ..host.systemd_types import Systemd, SystemdError
+from ..host.site import ChildOutcome, HttpReply, Readiness, Site
+from ..host.systemd_types import SystemdError
 from ..host.tcp import TcpProbe
 from .registry import Ready, Registry, Service
-
-T = TypeVar("T")
 
 _HTTP = timedelta(seconds=5)
 _TCP = timedelta(seconds=3)
@@ -24,44 +20,10 @@ _UNIT = timedelta(seconds=5)
 _BODY = 4096
 
 
-class Means(Protocol):
-    """The part of a `Site` that readiness needs."""
-
-    @property
-    def systemd(self) -> Systemd:
-        """PID 1 (async)."""
-
-    def child(
-        self,
-        argv: Sequence[str],
-        *,
-        deadline: timedelta,
-        stdin: bytes = b"",
-        limit: int = 1 << 20,
-        env: Mapping[str, str] | None = None,
-    ) -> ChildOutcome:
-        """Run a program."""
-
-    def http(
-        self,
-        method: str,
-        url: str,
-        *,
-        deadline: timedelta,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        limit: int = 1 << 20,
-    ) -> HttpReply:
-        """Ask an HTTP server."""
-
-    def wait(self, work: Coroutine[Any, Any, T], *, deadline: timedelta) -> T:
-        """Run `work` on the loop and return its value."""
-
-
 class ServiceBook:
     """The operator's services and what can be asked of them; implements `host.site.Services`."""
 
-    def __init__(self, registry: Registry, means: Means) -> None:
+    def __init__(self, registry: Registry, means: Site) -> None:
         self._registry = registry
         self._means = means
         self._tcp = TcpProbe()
@@ -88,7 +50,7 @@ class ServiceBook:
         return check(self._registry.get(name), self._means, self._tcp)
 
 
-def check(service: Service, means: Means, tcp: TcpProbe) -> Readiness:
+def check(service: Service, means: Site, tcp: TcpProbe) -> Readiness:
     """Ask `service` by its `ready:`; the first way that it names counts."""
     ready = service.ready
     if ready.http is not None:
@@ -142,7 +104,7 @@ def by_command(outcome: ChildOutcome, ready: Ready) -> Readiness:
     return Readiness(ready=False, why=f"{name} ended with {outcome.code}")
 
 
-def by_unit(unit: str, means: Means) -> Readiness:
+def by_unit(unit: str, means: Site) -> Readiness:
     """Active is ready; no answer of PID 1 is unknown. For a `Type=simple` unit active is only forked."""
     try:
         state = means.wait(means.systemd.unit(unit), deadline=_UNIT)
