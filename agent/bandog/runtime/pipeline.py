@@ -25,6 +25,7 @@ from ..domain.changes import (
 )
 from ..domain.model import Finding, Instant, Record, Request, Severity, StepState, to_json
 from ..plugin import LogDetector
+from ..sources.prefilter import Prefilter
 from ..store.rows import AddEvent, Remember, Row, SaveCursor, SavedRequest, SaveIncident
 from .guard import Guard
 from .soundness import findings_of
@@ -71,7 +72,7 @@ class Pipeline:
         self._out = outlets
         self._now = now
         self._guard = guard
-        self._needles = {one.name: tuple(n.decode("latin-1") for n in one.needles) for one in self.detectors}
+        self._wanted = {one.name: Prefilter(one.needles) for one in self.detectors}
 
     def is_open(self) -> bool:
         """True while some detector wants every record."""
@@ -81,7 +82,7 @@ class Pipeline:
         """Give one record to the detectors that asked for it."""
         self.counts["records"] += 1
         for detector in tuple(self.detectors):
-            if any(needle in record.text for needle in self._needles[detector.name]) or self._wants_all(detector):
+            if self._wanted[detector.name].wants_text(record.text) or self._wants_all(detector):
                 self._call(detector, partial(detector.feed, record))
 
     def flush(self) -> None:

@@ -20,6 +20,7 @@ from ..domain.model import Finding, Instant, Record, Request, StepState
 from ..domain.policy import allows
 from ..plugin import LogDetector
 from ..services.registry import Registry
+from ..sources.prefilter import Prefilter
 
 PROOF_TAKES = timedelta(seconds=60)
 """How long a proof is taken to need where enforce mode is assumed."""
@@ -65,7 +66,7 @@ class Replay:
         self.now: Instant | None = None
         self._engine = engine
         self.detectors = list(detectors)
-        self._needles = {one.name: tuple(n.decode("latin-1") for n in one.needles) for one in detectors}
+        self._wanted = {one.name: Prefilter(one.needles) for one in detectors}
         self._registry = registry
         self._mode = mode
         self._assume = assume
@@ -85,7 +86,7 @@ class Replay:
         now = self.now or record.at
         live = dataclasses.replace(record, live=True, at=now)
         for detector in self.detectors:
-            if detector.open or any(needle in record.text for needle in self._needles[detector.name]):
+            if detector.open or self._wanted[detector.name].wants_text(record.text):
                 for finding in detector.feed(live):
                     self._found(finding, detector.name)
 
