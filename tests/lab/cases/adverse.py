@@ -171,6 +171,40 @@ def stuck_child(lab: Lab) -> None:
         vm.ssh(f"systemctl restart bandog; umount {PLACE}", check=False)
 
 
+@scenario(
+    "the root becomes read-only under it: people are told, nothing disruptive is done; after a boot it acts again"
+)
+def read_only_root(lab: Lab) -> None:
+    lab.reset(mode="enforce", policies={"10-lab": POLICY})
+    vm = lab.machine
+    agent, before = lab.main_pid("bandog"), invocation(vm)
+    pid = lab.main_pid()
+    # what sysrq does with every file system, and what an emergency remount comes to
+    vm.ssh("sync; echo u > /proc/sysrq-trigger")
+    wait_until("the root is read-only", 60, lambda: vm.status("touch /root/x") != 0)
+    vm.kernel_line(xid(pid))
+    lab.await_mail("Seen: Xid 94", 30)
+    lab.await_mail("store stuck", 60)
+    time.sleep(PAST_THE_WATCHDOG)
+    assert lab.main_pid("bandog") == agent
+    # the journal cannot be written either: the unit itself tells that it was left alone
+    assert (lab.main_pid(), invocation(vm)) == (pid, before)
+    try:
+        vm.power_cycle(clock="utc")
+        lab.forget_boots()
+        lab.reset(mode="enforce", policies={"10-lab": POLICY})
+        vm.kernel_line(xid(lab.main_pid()))
+        lab.await_mail("Resolved: restart", 120)
+        assert invocation(vm) != before
+    finally:
+        lab.forget_boots()
+
+
+def invocation(vm: Machine) -> str:
+    """Return the id of the model unit's present run."""
+    return vm.ssh("systemctl show -P InvocationID lab-model")
+
+
 def in_d(vm: Machine, comm: str) -> int:
     """Return how many tasks of that name are in D state."""
     out = vm.ssh(f"ps -eo stat=,comm= | awk '$1 ~ /^D/ && $2 == \"{comm}\"' | wc -l")
