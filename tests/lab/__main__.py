@@ -1,6 +1,6 @@
-"""Builds the packages and the images, boots a machine of each release, and runs the scenarios.
+"""Builds the packages and the images, boots the machines, and runs the scenarios.
 
-python -m tests.lab [--release NAME]... [--only WORDS] [--keep-debs] [--all]
+python -m tests.lab [--on MACHINE]... [--only WORDS] [--keep-debs]
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from . import cases
-from .images import PROJECT, RELEASES, image, ssh_key
+from .images import PROJECT, Image, image, ssh_key
 from .lab import Lab
 from .machine import Machine
 from .scenario import play
@@ -38,17 +38,22 @@ def _package(release: str, *, keep: bool) -> Path:
     return PROJECT / done.stdout.splitlines()[-1]
 
 
-def _play_on(release: str, *, only: str, keep: bool) -> tuple[int, list[str]]:
+def _prepared(release: str, *, keep: bool) -> tuple[Path, Image]:
     began = time.monotonic()
     deb = _package(release, keep=keep)
     _stage(began, f"{release}: .deb built, lintian passed")
     began = time.monotonic()
     disk = image(release)
     _stage(began, f"{release}: image")
-    lab = Lab(Machine(disk), deb)
+    return deb, disk
+
+
+def _play_on(berth: cases.Berth, prepared: Future[tuple[Path, Image]], *, only: str) -> tuple[int, list[str]]:
+    deb, disk = prepared.result()
+    lab = Lab(Machine(disk, name=berth.name), deb)
     try:
-        _stage(time.monotonic() - lab.machine.boot(), f"{release}: booted")
-        return play(lab, only=only)
+        _stage(time.monotonic() - lab.machine.boot(), f"{berth.name}: booted")
+        return play(lab, berth, only=only)
     finally:
         lab.close()
 
@@ -56,29 +61,28 @@ def _play_on(release: str, *, only: str, keep: bool) -> tuple[int, list[str]]:
 def main() -> int:
     """Run the lab; 0 if every scenario passed."""
     arguments = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
-    arguments.add_argument("--release", action="append", choices=RELEASES, help="only this release")
+    arguments.add_argument("--on", action="append", choices=[one.name for one in cases.BERTHS], help="only there")
     arguments.add_argument("--only", default="", help="only scenarios with these words, and the smoke ones")
     arguments.add_argument("--keep-debs", action="store_true", help="do not build a .deb that is in dist/")
-    arguments.add_argument("--all", action="store_true", help="the long scenarios too")
     chosen = arguments.parse_args()
-    *first, last = cases.ORDER
-    for name in (*first, *(cases.LONG if chosen.all else ()), last):
+    berths = [one for one in cases.BERTHS if not chosen.on or one.name in chosen.on]
+    for name in dict.fromkeys(name for one in berths for name in one.modules):
         importlib.import_module(f"{cases.__name__}.{name}")
     began = time.monotonic()
     ssh_key()
-    releases = chosen.release or RELEASES
     # Side by side: much of a scenario is waiting.
-    with ThreadPoolExecutor(len(releases)) as side_by_side:
-        work = {
-            release: side_by_side.submit(_play_on, release, only=chosen.only, keep=chosen.keep_debs)
-            for release in releases
+    with ThreadPoolExecutor(2 * len(berths)) as side_by_side:
+        ready = {
+            release: side_by_side.submit(_prepared, release, keep=chosen.keep_debs)
+            for release in dict.fromkeys(one.release for one in berths)
         }
+        work = {one.name: side_by_side.submit(_play_on, one, ready[one.release], only=chosen.only) for one in berths}
     passed, failed = 0, []
-    for release, done in work.items():
+    for name, done in work.items():
         error = done.exception()
         if error is not None:
             print("".join(traceback.format_exception(error)))
-            failed.append(f"{release}: {error}")
+            failed.append(f"{name}: {error}")
         else:
             count, wrong = done.result()
             passed += count

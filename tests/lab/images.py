@@ -16,7 +16,6 @@ LAB = Path(__file__).parent
 PROJECT = LAB.parent.parent
 CACHE = LAB / ".cache"
 PACKAGING = PROJECT / "packaging"
-RELEASES = ("bookworm", "trixie")
 
 DISK_SIZE = "3G"
 # What the initial RAM disk needs to mount the root of a virtual machine; a small one boots sooner.

@@ -44,11 +44,11 @@ def wait_until(what: str, seconds: float, condition: Callable[[], T | None], eve
 class Machine:
     """One running machine. Its disk is an overlay of the image and lasts as long as this object."""
 
-    def __init__(self, image: Image, *, extra: tuple[str, ...] = ()) -> None:
+    def __init__(self, image: Image, *, name: str = "", extra: tuple[str, ...] = ()) -> None:
         self.image = image
         self._place = Path(tempfile.mkdtemp(prefix="bandog-lab-"))
         self._disk = self._place / "disk.qcow2"
-        self.console = CACHE / f"console-{image.release}.log"
+        self.console = CACHE / f"console-{name or image.release}.log"
         self._extra = extra
         self._port = _free_port()
         self._qemu: subprocess.Popen[bytes] | None = None

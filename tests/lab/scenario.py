@@ -7,10 +7,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .cases import Berth
 from .lab import Lab
 from .machine import LabError
-
-MAIN_RELEASE = "trixie"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +17,7 @@ class Scenario:
     """One sentence of behaviour and the function that shows it. `smoke` ones run on both releases."""
 
     name: str
+    module: str
     run: Callable[[Lab], None]
     smoke: bool
 
@@ -29,27 +29,34 @@ def scenario(name: str, *, smoke: bool = False) -> Callable[[Callable[[Lab], Non
     """Register a function as a scenario; it raises when the behaviour is not there."""
 
     def register(run: Callable[[Lab], None]) -> Callable[[Lab], None]:
-        SCENARIOS.append(Scenario(name=name, run=run, smoke=smoke))
+        SCENARIOS.append(Scenario(name=name, module=run.__module__.rsplit(".", 1)[-1], run=run, smoke=smoke))
         return run
 
     return register
 
 
-def play(lab: Lab, *, only: str = "") -> tuple[int, list[str]]:
-    """Run the scenarios that are due on this machine; return how many passed and which failed."""
+def due(berth: Berth, *, only: str = "") -> list[Scenario]:
+    """Return what a machine plays, in order: with `only`, what holds these words, and what installs and removes."""
+    wanted = [one for name in berth.modules for one in SCENARIOS if one.module == name]
+    return [
+        one
+        for one in wanted
+        if (one.smoke or not berth.smoke) and (not only or only in one.name or one.smoke or one.module == "start")
+    ]
+
+
+def play(lab: Lab, berth: Berth, *, only: str = "") -> tuple[int, list[str]]:
+    """Run a machine's scenarios; return how many passed and which failed."""
     passed, failed = 0, []
-    release = lab.machine.image.release
-    for one in SCENARIOS:
-        if (release != MAIN_RELEASE and not one.smoke) or (only and only not in one.name and not one.smoke):
-            continue
-        if _passes(one, lab, release):
+    for one in due(berth, only=only):
+        if _passes(one, lab, berth.name):
             passed += 1
         else:
-            failed.append(f"{release}: {one.name}")
+            failed.append(f"{berth.name}: {one.name}")
     return passed, failed
 
 
-def _passes(one: Scenario, lab: Lab, release: str) -> bool:
+def _passes(one: Scenario, lab: Lab, name: str) -> bool:
     """Run a scenario; a wait that ran out is tried once more, and said.
 
     An emulated machine on a busy host is up to ten times slower than on an idle one. What is wrong, not late, fails
@@ -62,12 +69,12 @@ def _passes(one: Scenario, lab: Lab, release: str) -> bool:
         except Exception as error:  # whatever it was, the other scenarios still run
             again = more and isinstance(error, LabError)
             word = "again " if again else "FAILED"
-            print(f"{word} {time.monotonic() - began:6.1f} s  {release}: {one.name}", flush=True)
+            print(f"{word} {time.monotonic() - began:6.1f} s  {name}: {one.name}", flush=True)
             traceback.print_exc()
             print(lab.autopsy(), flush=True)
             if not again:
                 return False
         else:
-            print(f"passed {time.monotonic() - began:6.1f} s  {release}: {one.name}", flush=True)
+            print(f"passed {time.monotonic() - began:6.1f} s  {name}: {one.name}", flush=True)
             return True
     return False

@@ -1,9 +1,29 @@
 """The scenarios: one module a subject; each registers its own.
 
-A machine of each release runs them in this order: what installs comes first, what removes last. Those that cut
-the power come late: an agent that finds no database after three boots within an hour only observes.
+Every machine installs first and removes last. On the main release two machines share the work, so that what
+waits long on one (floods, power cuts, used-up budgets) leaves time to the other.
 """
 
-ORDER = ("install", "restart", "hung", "plugins", "adverse", "remove")
-LONG = ("flood", "crash", "budgets", "powercycle")
-"""Played with --all only, before the last of ORDER: floods, kills, used-up budgets and power cuts take long."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Berth:
+    """One machine: its name in the output, its release, and the modules whose scenarios it plays, in order.
+
+    `smoke` leaves only those of them that are marked so.
+    """
+
+    name: str
+    release: str
+    modules: tuple[str, ...]
+    smoke: bool = False
+
+
+BERTHS = (
+    Berth(name="bookworm", release="bookworm", modules=("install", "remove"), smoke=True),
+    Berth(name="trixie", release="trixie", modules=("install", "restart", "hung", "plugins", "adverse", "remove")),
+    Berth(name="trixie-2", release="trixie", modules=("start", "flood", "crash", "budgets", "powercycle")),
+)
