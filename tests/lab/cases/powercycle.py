@@ -41,7 +41,7 @@ def begin(lab: Lab) -> None:
     for number, name, load, drain in ((0, LOADS, 30, 0), (1, DRAINS, 0, 60)):
         vm.put(UNIT.format(port=PORT + number, load=load, drain=drain), f"/etc/systemd/system/lab-{name}.service")
         vm.put(service_file(name), f"/etc/bandog/services.d/{name}.yaml")
-    vm.ssh(f"systemctl -q enable --now lab-{LOADS} lab-{DRAINS}; systemctl start bandog")
+    vm.ssh(f"systemctl -q enable --now lab-{LOADS} lab-{DRAINS}; sync; systemctl start bandog")
     for number in range(2):
         lab.await_serving(PORT + number)
 
