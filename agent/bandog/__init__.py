@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .config.types import Duration
 from .domain import subjects
+from .domain.gpus import Exclusion, GpuEvent, GpuLook, Holder, KnownGpu, Look, UnknownGpu
 from .domain.model import (
     Fact,
     Facts,
@@ -24,7 +25,7 @@ from .domain.model import (
 from .hookspecs import hookimpl
 from .host import cgroups, processes
 from .host.processes import Task, task_state, tasks_in_cgroup
-from .host.site import ChildOutcome, Clock, Host, HttpReply, Readiness, Services, Site
+from .host.site import ChildOutcome, Clock, Gpus, Host, HttpReply, Readiness, Services, Site
 from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
 from .plugin import Action, LogDetector, Options, Probe
 
@@ -33,15 +34,22 @@ __all__ = [
     "ChildOutcome",
     "Clock",
     "Duration",
+    "Exclusion",
     "Fact",
     "Facts",
     "Finding",
+    "GpuEvent",
+    "GpuLook",
+    "Gpus",
+    "Holder",
     "Host",
     "HttpReply",
     "Incident",
     "Instant",
     "JobOutcome",
+    "KnownGpu",
     "LogDetector",
+    "Look",
     "Options",
     "Probe",
     "Proof",
@@ -59,6 +67,7 @@ __all__ = [
     "Task",
     "UnitState",
     "Unknown",
+    "UnknownGpu",
     "cgroups",
     "from_json",
     "hookimpl",

@@ -12,8 +12,9 @@ from .domain.model import Request
 from .host.child import Children
 from .host.http import HttpClient
 from .host.paths import Paths
-from .host.site import ChildOutcome, Clock, HttpReply, Readiness, Services
+from .host.site import ChildOutcome, Clock, Gpus, HttpReply, Readiness, Services
 from .host.systemd_types import Systemd
+from .services.inventory import Inventory
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class LocalSite:
         self.clock = clock
         self.systemd = systemd
         self.services: Services = _NoServices()
+        self.gpus: Gpus = Inventory(clock)  # until the daemon hands in the one with a memory
         self._children = children
         self._http = http
         self.hostname = hostname

@@ -18,6 +18,7 @@ from .host.paths import Paths
 from .host.site import ChildOutcome, HttpReply, Readiness
 from .host.systemd_types import JobOutcome, SystemdError, UnitState
 from .plugin import LogDetector
+from .services.inventory import Inventory
 from .services.registry import Registry, Service
 
 T = TypeVar("T")
@@ -395,6 +396,7 @@ class FakeSite:
     host: FakeHost
     systemd: FakeSystemd = field(default=None)  # type: ignore[assignment]  # filled in below
     services: FakeServices = field(default_factory=FakeServices)
+    gpus: Inventory = field(default=None)  # type: ignore[assignment]  # filled in below
     child_results: Callable[[Sequence[str]], ChildOutcome] | None = None
     http_results: Callable[[str, str], HttpReply] | None = None
     children: list[tuple[str, ...]] = field(default_factory=list)
@@ -406,6 +408,8 @@ class FakeSite:
     def __post_init__(self) -> None:
         if self.systemd is None:
             self.systemd = FakeSystemd(self.host.clock)
+        if self.gpus is None:
+            self.gpus = Inventory(self.host.clock)
 
     @property
     def paths(self) -> Paths:

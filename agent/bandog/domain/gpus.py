@@ -14,6 +14,10 @@ from typing import Any
 from .model import EMPTY, Instant
 
 
+class UnknownGpu(LookupError):
+    """No card of this host has that address or UUID; the text is one line for a person."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A process that holds memory of a GPU: `memory` in bytes, None where the driver cannot tell."""
@@ -97,7 +101,8 @@ class Exclusion:
     """Why a card is kept out of use: `xid` and `kind` of the fault, or only a person's `reason`.
 
     `state`: `out` (not used), `probation` (used again until `until`; a fault now is final), `final` (not used
-    until a person returns it), `ended` (history).
+    until a person returns it), `ended` (history). `until` is set once it has been on probation, `ended_by` is
+    the person who returned the card; it stays empty where a probation ran out.
     """
 
     reason: str
@@ -109,6 +114,7 @@ class Exclusion:
     incident: int | None = None
     until: Instant | None = None
     ended: Instant | None = None
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

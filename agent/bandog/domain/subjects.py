@@ -24,6 +24,12 @@ def pci_address(text: str) -> str:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function or 0}".lower()
 
 
+def pci_order(address: str) -> tuple[int, ...]:
+    """Return a key that sorts addresses in the one spelling as PCI counts them; anything else sorts last."""
+    match = _PCI.match(address)
+    return (1,) if match is None else (0, *(int(part or "0", 16) for part in match.groups()))
+
+
 def gpu(address: str) -> str:
     """The GPU at a PCI address in any spelling."""
     return f"gpu:{pci_address(address)}"

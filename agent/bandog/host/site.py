@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ..domain.gpus import GpuEvent, GpuLook, KnownGpu, Look
 from ..domain.model import Instant, Request
 from .paths import Paths
 from .systemd_types import Systemd
@@ -97,6 +98,53 @@ class Services(Protocol):
         """Ask the service once whether it serves, by its `ready:`; at most a few seconds."""
 
 
+class Gpus(Protocol):
+    """The cards of this host: who they are, what they went through, which may be used. Thread-safe, never blocks.
+
+    `address` is a PCI address in any spelling, or a UUID; one that is no card of this host raises UnknownGpu
+    (a LookupError) with a line for people. An order is handed to the store before the call returns to the loop,
+    so a later `site.note` that is committed proves it to be on the disk.
+    """
+
+    def take(self, look: Look) -> None:
+        """Hand in a new look; for the probe."""
+
+    def look(self) -> Look | None:
+        """Return the newest look, also one in which the driver did not answer; None before the first."""
+
+    def known(self) -> tuple[KnownGpu, ...]:
+        """Return every card ever seen here, in PCI order; what is `expected` and not in a look is missing."""
+
+    def usable(self) -> tuple[GpuLook, ...]:
+        """Return the GPUs that may be used now, in PCI order: seen within the last 3 minutes, answering, not
+        lost, remapping not failed, the driver's recovery action none (or not known), not excluded."""
+
+    def exclude(
+        self,
+        address: str,
+        *,
+        reason: str,
+        by: str,
+        kind: str = "",
+        xid: int | None = None,
+        incident: int | None = None,
+    ) -> KnownGpu:
+        """Keep a card out of use; with `kind` or `xid` it is a fault's doing, else a person's. Done twice is done
+        once. The answer's `exclusion.state` is `out`, or `final` where only a person brings it back."""
+
+    def give_back(self, address: str, *, by: str) -> KnownGpu:
+        """Return a card to use on a person's word."""
+
+    def awaiting_check(self) -> tuple[KnownGpu, ...]:
+        """Return the cards that a fault of an earlier boot keeps out, and that a passed boot check brings back."""
+
+    def on_probation(self, address: str, *, by: str = "boot check") -> KnownGpu:
+        """Put a card back on probation after it passed the boot check; unchanged unless it awaits one."""
+
+    def history(self, uuid: str) -> tuple[GpuEvent, ...]:
+        """Return the newest lines of what happened to a card, oldest first."""
+
+
 class Site(Protocol):
     """What an action or a probe may use. `child`, `http`, `wait` and `services.ready` block: workers only."""
 
@@ -115,6 +163,10 @@ class Site(Protocol):
     @property
     def services(self) -> Services:
         """The services of `services.d`."""
+
+    @property
+    def gpus(self) -> Gpus:
+        """The cards of this host."""
 
     @property
     def hostname(self) -> str:
