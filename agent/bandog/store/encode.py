@@ -7,17 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..domain.gpus import GpuEvent
 from ..domain.model import EMPTY, from_json, to_json
 from .errors import StoreBroken, StoreError
 from .rows import (
     AddCharge,
     AddEvent,
+    AddGpuEvent,
     DropHold,
     DropMessage,
     Remember,
     Row,
     SaveCursor,
     SavedRequest,
+    SaveGpu,
     SaveHold,
     SaveIncident,
     SaveMessage,
@@ -96,7 +99,21 @@ def _encode(row: Row) -> Write:
             return _keyed("messages", "id", row.id, _body(row))
         case DropMessage():
             return _delete("messages", "id", row.id)
+        case SaveGpu(card=card):
+            return _keyed("gpus", "uuid", card.uuid, _body(card))
+        case AddGpuEvent(event=event):
+            return _gpu_event(event)
     raise TypeError("no such row")
+
+
+def _gpu_event(event: GpuEvent) -> Write:
+    seconds = event.at.boottime.total_seconds()
+    line = f"{event.uuid} {event.at.boot_id} {seconds:.6f} {event.what} {event.data.get('xid', '')}"
+    sql = (
+        "INSERT INTO gpu_events (line, uuid, at, body) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (line) DO UPDATE SET body = excluded.body"
+    )
+    return Write(("gpu_events", line), sql, (_text(line), _text(event.uuid), _time(event.at.utc), _body(event)))
 
 
 def _keyed(table: str, column: str, key: str, body: str) -> Write:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from ..domain.gpus import GpuEvent, KnownGpu
 from ..domain.model import Incident
 from .encode import decode
 from .errors import StoreBroken
@@ -12,6 +13,9 @@ from .rows import AddCharge, SaveCursor, Saved, SavedRequest, SaveHold, SaveMess
 
 ENDED_KEPT = 200
 """Ended incidents that a start reads back, the newest first."""
+
+GPU_EVENTS_KEPT = 120
+"""Lines of one card's history that a start reads back, the newest."""
 
 
 def load(connection: sqlite3.Connection) -> Saved:
@@ -37,6 +41,8 @@ def load(connection: sqlite3.Connection) -> Saved:
         memory=_memory(connection),
         holds=tuple(decode(SaveHold, one) for one in _all(connection, "holds")),
         messages=tuple(decode(SaveMessage, one) for one in _all(connection, "messages")),
+        gpus=tuple(decode(KnownGpu, one) for one in _all(connection, "gpus")),
+        gpu_events=tuple(decode(GpuEvent, one) for one in _gpu_events(connection)),
     )
 
 
@@ -46,6 +52,18 @@ def _column(connection: sqlite3.Connection, query: str) -> list[str]:
 
 def _all(connection: sqlite3.Connection, table: str) -> list[str]:
     return _column(connection, f"SELECT body FROM {table} ORDER BY rowid")
+
+
+def _gpu_events(connection: sqlite3.Connection) -> list[str]:
+    return [
+        body
+        for (uuid,) in connection.execute("SELECT uuid FROM gpus ORDER BY uuid").fetchall()
+        for (body,) in reversed(
+            connection.execute(
+                "SELECT body FROM gpu_events WHERE uuid = ? ORDER BY id DESC LIMIT ?", (uuid, GPU_EVENTS_KEPT)
+            ).fetchall()
+        )
+    ]
 
 
 def _memory(connection: sqlite3.Connection) -> dict[str, object]:

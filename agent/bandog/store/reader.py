@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+from ..domain.gpus import GpuEvent, KnownGpu
 from ..domain.model import Incident, IncidentState, to_json
 from .encode import decode
 from .errors import StoreBroken
 from .rows import AddCharge, AddEvent, SaveCursor, SavedRequest, SaveHold, SaveMessage
+from .schema import GPUS_SINCE
 
 T = TypeVar("T")
 
@@ -108,6 +110,20 @@ class Reader:
     def messages(self) -> tuple[SaveMessage, ...]:
         """Return the messages not yet delivered, oldest first."""
         return self._rows(SaveMessage, "SELECT body FROM messages ORDER BY rowid")
+
+    def gpus(self) -> tuple[KnownGpu, ...]:
+        """Return every card that the inventory knows."""
+        return self._of_gpus(KnownGpu, "SELECT body FROM gpus ORDER BY uuid")
+
+    def gpu_events(self, uuid: str, limit: int = 1000) -> tuple[GpuEvent, ...]:
+        """Return the newest `limit` lines of a card's history, oldest first."""
+        query = "SELECT body FROM gpu_events WHERE uuid = ? ORDER BY id DESC LIMIT ?"
+        return self._of_gpus(GpuEvent, query, uuid, limit)[::-1]
+
+    def _of_gpus(self, kind: type[T], query: str, *values: Any) -> tuple[T, ...]:
+        with _telling():
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return self._rows(kind, query, *values) if version >= GPUS_SINCE else ()  # an older agent wrote it
 
     def memory(self) -> dict[str, Any]:
         """Return the small values that the agent keeps (breaker, buckets, counters)."""

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from datetime import timedelta
 
+from ..domain.gpus import GpuEvent, KnownGpu
 from ..domain.model import Incident, Instant
 from .encode import decode
 from .errors import StoreBroken
@@ -16,17 +17,20 @@ CHARGES = timedelta(days=30)
 """Longer than the longest window of any budget (3 reboots in 7 days)."""
 MAX_EVENTS = 200_000
 MAX_INCIDENTS = 20_000
+MAX_GPU_EVENTS = 50_000
 _AT_ONCE = 2_000
 
 
 def prune(connection: sqlite3.Connection, now: Instant) -> int:
-    """Delete ended incidents and events past a year or past the caps, and charges past 30 days.
+    """Delete ended incidents, events and histories of GPUs past a year or past the caps, charges past 30 days,
+    and cards that are gone for a year.
 
     One transaction; returns the number of rows. Raises sqlite3.Error.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         gone = _old_charges(connection, now) + _old_incidents(connection, now) + _old_events(connection, now)
+        gone += _old_gpus(connection, now) + _old_gpu_events(connection, now)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -72,11 +76,40 @@ def _old_events(connection: sqlite3.Connection, now: Instant) -> int:
     return _delete(connection, "events", "id", old)
 
 
+def _old_gpus(connection: sqlite3.Connection, now: Instant) -> int:
+    """A card that nobody expects any more; one that is kept out stays known, as it may come back some day."""
+    old = []
+    for rowid, body in connection.execute("SELECT rowid, body FROM gpus").fetchall():
+        try:
+            card = decode(KnownGpu, body)
+        except StoreBroken:
+            continue
+        if not card.expected and card.exclusion is None and now.since(card.last_seen) > HISTORY:
+            old.append(rowid)
+    return _delete(connection, "gpus", "rowid", old)
+
+
+def _old_gpu_events(connection: sqlite3.Connection, now: Instant) -> int:
+    rows = connection.execute(
+        "SELECT id, body FROM gpu_events WHERE at < ? ORDER BY at LIMIT ?", (_before(now, HISTORY), _AT_ONCE)
+    ).fetchall()
+    old = [number for number, body in rows if _age(now, body, GpuEvent) > HISTORY]
+    old += [
+        number
+        for (number,) in connection.execute(
+            "SELECT id FROM gpu_events ORDER BY id DESC LIMIT ? OFFSET ?", (_AT_ONCE, MAX_GPU_EVENTS)
+        )
+    ]
+    return _delete(connection, "gpu_events", "id", old)
+
+
 def _before(now: Instant, age: timedelta) -> str:
     return (now.utc - age).isoformat()
 
 
-def _age(now: Instant, body: str, kind: type[AddCharge] | type[AddEvent] | type[Incident]) -> timedelta:
+def _age(
+    now: Instant, body: str, kind: type[AddCharge] | type[AddEvent] | type[GpuEvent] | type[Incident]
+) -> timedelta:
     """Return the proved age of a row; none for one that cannot be read, which is kept for a person."""
     try:
         row = decode(kind, body)

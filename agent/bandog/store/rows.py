@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ..domain.gpus import GpuEvent, KnownGpu
 from ..domain.model import EMPTY, Incident, Instant, Request, Result, StepState
 
 
@@ -100,6 +101,20 @@ class DropMessage:
     id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveGpu:
+    """A card as the inventory knows it now."""
+
+    card: KnownGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddGpuEvent:
+    """One line of a card's history; written again when it counts more (same card, time, `what` and Xid)."""
+
+    event: GpuEvent
+
+
 Row: TypeAlias = (
     SaveIncident
     | AddEvent
@@ -111,12 +126,17 @@ Row: TypeAlias = (
     | DropHold
     | SaveMessage
     | DropMessage
+    | SaveGpu
+    | AddGpuEvent
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Everything that a start reads back. Ended incidents are left out, except the newest 200."""
+    """Everything that a start reads back. Ended incidents are left out, except the newest 200.
+
+    `gpu_events` are each card's newest, the oldest first.
+    """
 
     incidents: tuple[Incident, ...] = ()
     requests: tuple[SavedRequest, ...] = ()
@@ -125,3 +145,5 @@ class Saved:
     memory: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     holds: tuple[SaveHold, ...] = ()
     messages: tuple[SaveMessage, ...] = ()
+    gpus: tuple[KnownGpu, ...] = ()
+    gpu_events: tuple[GpuEvent, ...] = ()

@@ -34,10 +34,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE holds (target TEXT PRIMARY KEY, body TEXT NOT NULL)",
         "CREATE TABLE messages (id TEXT PRIMARY KEY, body TEXT NOT NULL)",
     ),
+    (
+        "CREATE TABLE gpus (uuid TEXT PRIMARY KEY, body TEXT NOT NULL)",
+        """CREATE TABLE gpu_events (
+            id INTEGER PRIMARY KEY, line TEXT NOT NULL UNIQUE, uuid TEXT NOT NULL, at TEXT NOT NULL,
+            body TEXT NOT NULL)""",
+        "CREATE INDEX gpu_events_by_card ON gpu_events (uuid)",
+        "CREATE INDEX gpu_events_by_time ON gpu_events (at)",
+    ),
 )
 """The statements that lead from version n to n + 1, for n = 0, 1, …"""
 
 VERSION = len(MIGRATIONS)
+GPUS_SINCE = 2
+"""The version that brought the tables of the GPUs."""
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
