@@ -142,16 +142,19 @@ def holds_device(paths: Paths, pid: int, prefix: str, *, most: int = 512) -> boo
 
     Not for a task in D state: ask before it hangs.
     """
+    return any(path.startswith(prefix) for path in open_files(paths, pid, most=most))
+
+
+def open_files(paths: Paths, pid: int, *, most: int = 4096) -> Iterator[str]:
+    """Yield what a process's first `most` descriptors point to; not for a task in D state."""
     folder = f"{paths.proc}/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208 - cost
     except OSError:
-        return False
+        return
     for name in names[:most]:
         with suppress(OSError):
-            if os.readlink(f"{folder}/{name}").startswith(prefix):  # noqa: PTH115 - cost
-                return True
-    return False
+            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115 - cost
 
 
 def tasks_in_cgroup(paths: Paths, control_group: str) -> Iterator[Task]:

@@ -1,9 +1,10 @@
-"""Which services a finding hurts: by the process that it names, else by the GPU.
+"""Which services a finding hurts: by the process that it names, else by the GPU: who holds it, else whose it is.
 
 pid → control group → unit or container → service. The process is often dead by the time its line
 is read, so a table of all processes is refreshed every 5 s in a worker and keeps the dead for ten
 minutes. A pid is used again some day; an entry counts for a finding only if its process had begun
-by then (`start` of /proc/<pid>/stat, in clock ticks since boot).
+by then (`start` of /proc/<pid>/stat, in clock ticks since boot). A program that only looks at GPUs
+is never blamed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ..domain.model import Fact, Finding, Instant
 from ..host import boot, cgroups, processes
 from ..host.paths import Paths
 from . import containers
+from .holders import KEEP, Cards, Holders, Holding
+from .monitors import OUR_UNIT, is_monitor
 from .placement import Placement, placement
 from .registry import Registry, Service
 
@@ -43,6 +46,7 @@ class Known:
     start: int
     group: str
     seen: timedelta
+    comm: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +61,20 @@ class _Table:
     now: timedelta = timedelta()
     by_pid: Mapping[int, tuple[Known, ...]] = dataclasses.field(default_factory=dict)
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)  # container id → unit
+    holding: Holding = dataclasses.field(default_factory=dict)
 
 
 class Locator:
-    """Finds the services that a finding hurts. `registry` may be replaced at a reload.
+    """Finds the services that a finding hurts. `registry` may be replaced at a reload; `cards` is the inventory.
 
     `refresh` belongs in a worker, every 5 s; `locate` and `annotate` are for the loop.
     """
 
-    def __init__(self, paths: Paths, registry: Registry) -> None:
+    def __init__(self, paths: Paths, registry: Registry, cards: Cards | None = None) -> None:
         self.registry = registry
         self._paths = paths
+        self._cards = cards
+        self._holders = Holders(paths)
         self._table = _Table()
         self._folders: dict[str, str] = {}  # folder of a group → its path as systemd spells it
         self._near: dict[str, str] = {}  # those of managed units and containers
@@ -94,6 +101,9 @@ class Locator:
                 if one is not None and one.start / ticks <= facts.up.total_seconds() + 1:
                     table[pid] = (one,)
         _keep_dead(table, old, facts.up)
+        managed = [(one.pid, one.start) for one in self._managed(table, facts.up)]
+        look = self._cards.answered() if self._cards is not None else None
+        holding = self._holders.refresh(look, last.holding if last is not None else {}, managed, facts)
         went_on = last is not None and facts.up - last.now <= BLIND_AFTER
         self._table = _Table(
             boot_id=facts.boot_id,
@@ -101,7 +111,17 @@ class Locator:
             now=facts.up,
             by_pid=table,
             containers=self._containers(table, facts.up),
+            holding=holding,
         )
+
+    def _managed(self, table: Mapping[int, tuple[Known, ...]], now: timedelta) -> Iterator[Known]:
+        """Yield the living processes of managed units and of containers."""
+        units = {service.unit for service in self.registry}
+        for known in table.values():
+            for one in known:
+                where = placement(one.group)
+                if one.seen == now and (where.container is not None or not units.isdisjoint(where.units)):
+                    yield one
 
     def _walk(self, *, whole: bool) -> None:
         """Learn the groups of managed units and containers, and now and then every group of the host."""
@@ -122,7 +142,7 @@ class Locator:
         if last is not None and not fresh and last.group == group:
             return replace(last, seen=now)
         task = processes.task_stat(self._paths, pid)
-        return None if task is None else Known(pid=pid, start=task.start, group=group, seen=now)
+        return None if task is None else Known(pid=pid, start=task.start, group=group, seen=now, comm=task.comm)
 
     def _containers(self, table: Mapping[int, tuple[Known, ...]], now: timedelta) -> dict[str, str]:
         """Return container → unit for the containers that clients in managed units started."""
@@ -195,20 +215,51 @@ class Locator:
             where = self._where(pid, finding)
             # What was never seen among ours, while we looked, is none of ours: a program of seconds.
             placed = placed or where is not None or self._looked(finding.at)
-            if where is None:
+            if where is None or self._only_looks(pid, where, finding):
                 continue
             owner = self._table.containers.get(where.container) if where.container is not None else None
             unit = unit or owner or where.unit
-            for name in (owner, *where.units):
-                _add(found, self.registry.of_unit(name) if name is not None else None)
+            self._add_all(found, where)
         if finding.services:
             return finding.services, unit
         # Where the GPU itself goes on, a fault of somebody else's process hurts none of ours.
         spared = placed and finding.facts.get("usable") == "yes"
         if not found and not spared and subjects.type_of(finding.subject) == "gpu":
-            for service in self._on_gpu(finding):
-                _add(found, service)
+            self._add_holders(found, finding)
+            if not found:
+                for service in self._on_gpu(finding):
+                    _add(found, service)
         return tuple(found), unit
+
+    def _add_all(self, found: list[str], where: Placement) -> None:
+        """Add the services that a place belongs to: the one that started its container first, then its units'."""
+        owner = self._table.containers.get(where.container) if where.container is not None else None
+        for name in (owner, *where.units):
+            _add(found, self.registry.of_unit(name) if name is not None else None)
+
+    def _add_holders(self, found: list[str], finding: Finding) -> None:
+        """Add the services whose processes held the GPU about when the finding was made."""
+        for pid, seen in self._table.holding.get(subjects.id_of(finding.subject), {}).items():
+            where = self._where(pid, finding)
+            near = abs(finding.at.boottime - seen) <= 2 * KEEP
+            if near and where is not None and not self._only_looks(pid, where, finding):
+                self._add_all(found, where)
+
+    def _only_looks(self, pid: int, where: Placement, finding: Finding) -> bool:
+        """True for a program that computes nothing on a GPU, our own too."""
+        known = _begun(self._table.by_pid.get(pid, ()), finding.at.boottime)
+        named = finding.facts.get("process") if pid == finding.facts.get("pid") else None
+        names = (known.comm if known is not None else "", named if isinstance(named, str) else "")
+        return where.unit == OUR_UNIT or any(is_monitor(name) for name in names)
+
+    def holding(self, address: str) -> tuple[str, ...]:
+        """Return the services whose processes hold the GPU at an address now, for `bandog status`."""
+        found: list[str] = []
+        for pid in self._table.holding.get(address, {}):
+            known = self._table.by_pid.get(pid)
+            if known is not None and known[-1].seen == self._table.now and not is_monitor(known[-1].comm):
+                self._add_all(found, placement(known[-1].group))
+        return tuple(found)
 
     def _looked(self, at: Instant) -> bool:
         """True when a managed process that died at `at` must be in the table, unless it lived for a moment only."""
@@ -216,10 +267,17 @@ class Locator:
         return table.boot_id == at.boot_id and table.since + EARLY <= at.boottime <= table.now + BLIND_AFTER
 
     def _on_gpu(self, finding: Finding) -> Iterator[Service]:
+        yield from self.assigned(subjects.id_of(finding.subject))
         uuid = finding.facts.get("uuid")
-        yield from self.registry.on_gpu(subjects.id_of(finding.subject))
         if isinstance(uuid, str):
-            yield from (one for one in self.registry if one.gpus != "all" and uuid in one.gpus)
+            yield from self.registry.of_uuid(uuid)
+
+    def assigned(self, address: str) -> Iterator[Service]:
+        """Yield the services whose `gpus:` hold the GPU at an address, by that or by its card's UUID."""
+        yield from self.registry.on_gpu(address)
+        card = self._cards.at(address) if self._cards is not None else None
+        if card is not None:
+            yield from self.registry.of_uuid(card.uuid)
 
     @staticmethod
     def _pids(finding: Finding) -> Iterator[int]:

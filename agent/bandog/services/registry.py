@@ -74,3 +74,7 @@ class Registry:
     def on_gpu(self, address: str) -> tuple[Service, ...]:
         """Return the services whose `gpus:` hold the GPU at `address` (the one spelling)."""
         return tuple(one for one in self if one.gpus == "all" or address in one.gpus)
+
+    def of_uuid(self, uuid: str) -> tuple[Service, ...]:
+        """Return the services whose `gpus:` list the card of that UUID."""
+        return tuple(one for one in self if one.gpus != "all" and uuid in one.gpus)
