@@ -47,6 +47,7 @@ class Lab:
         self.deb = deb
         self.mail = MailSink()
         self.hook = WebhookSink()
+        self._boots = 1
 
     def close(self) -> None:
         """Stop the sinks and the machine."""
@@ -77,6 +78,7 @@ class Lab:
         """Begin anew: no state, this configuration, running model servers, empty sinks, a started agent."""
         vm = self.machine
         vm.ssh(CLEAN)
+        self._forget_boots()
         vm.put(self.main_file(mode=mode, more=more), "/etc/bandog/conf.d/lab.yaml", mode="600")
         vm.put(LAB / "guest" / "model_server.py", "/opt/lab/model_server.py")
         names = list(services)
@@ -99,13 +101,15 @@ class Lab:
         if start:
             vm.ssh("systemctl start bandog")
 
-    def forget_boots(self) -> None:
+    def _forget_boots(self) -> None:
         """Let the journal forget earlier boots.
 
         No database and three boots within the hour, as scenarios that cut the power leave behind, are to the agent
         a boot loop that ate its state: it would only observe. It counts boots in the journal.
         """
-        self.machine.ssh("journalctl -q --rotate; sleep 2; journalctl -q --vacuum-time=1s")
+        if self.machine.boots != self._boots:
+            self.machine.ssh("journalctl -q --rotate; sleep 2; journalctl -q --vacuum-time=1s")
+            self._boots = self.machine.boots
 
     def put_units(self, names: Iterable[str]) -> None:
         """Write the units of model servers, which a boot forgets, and let systemd load them."""

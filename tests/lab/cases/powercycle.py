@@ -36,7 +36,6 @@ steps:
 def begin(lab: Lab) -> None:
     """Two services whose units come back at a boot, as real ones do."""
     vm = lab.machine
-    lab.forget_boots()
     lab.reset(mode="enforce", policies={"10-lab": POLICY}, services=(), start=False)
     for number, name, load, drain in ((0, LOADS, 30, 0), (1, DRAINS, 0, 60)):
         vm.put(UNIT.format(port=PORT + number, load=load, drain=drain), f"/etc/systemd/system/lab-{name}.service")
