@@ -22,6 +22,7 @@ import pluggy
 
 from . import hookspecs
 from .config.catalogue import PluginCatalogue, build_catalogue
+from .domain.model import EMPTY
 from .host.paths import Paths
 from .host.site import Clock, Host
 from .plugin import Action, LogDetector, Probe
@@ -64,7 +65,8 @@ class Plugins:
 class PluginSet:
     """The classes that the loadable plugins registered, before any of them is built."""
 
-    def __init__(self) -> None:
+    def __init__(self, barred: Mapping[str, str] = EMPTY) -> None:
+        self._barred = barred
         self.manager = pluggy.PluginManager(hookspecs.PROJECT)
         self.manager.add_hookspecs(hookspecs)
         self.detectors: dict[str, type[LogDetector] | type[Probe]] = {}
@@ -86,6 +88,9 @@ class PluginSet:
         """Load one plugin; whatever goes wrong in it leaves the set as it was and is reported."""
         before = (dict(self.detectors), dict(self.actions), dict(self.owners))
         plugin: Any = None
+        if candidate.name in self._barred:
+            self._report_broken(candidate, self._barred[candidate.name])
+            return
         try:
             with guard.watch(candidate.name) if guard else _unwatched():
                 plugin = candidate.load()
@@ -97,9 +102,11 @@ class PluginSet:
             self.detectors, self.actions, self.owners = before
             if plugin is not None and self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
-            why = f"{type(error).__name__}: {error}"
-            log.error("plugin does not load plugin=%s origin=%s why=%s", candidate.name, candidate.origin, why)
-            self.broken.append(PluginReport(name=candidate.name, origin=candidate.origin, state="broken", why=why))
+            self._report_broken(candidate, f"{type(error).__name__}: {error}")
+
+    def _report_broken(self, candidate: Candidate, why: str) -> None:
+        log.error("plugin does not load plugin=%s origin=%s why=%s", candidate.name, candidate.origin, why)
+        self.broken.append(PluginReport(name=candidate.name, origin=candidate.origin, state="broken", why=why))
 
     def _register(self, candidate: Candidate, plugin: Any) -> None:
         self.manager.register(plugin, name=f"{candidate.name}@{candidate.origin}")
@@ -130,6 +137,12 @@ class PluginSet:
         made = Plugins(reports=list(self.broken))
         for name, cls in [*self.detectors.items(), *self.actions.items()]:
             owner = self.owners[name]
+            if name in self._barred:
+                why = self._barred[name]
+                log.error("plugin is left out plugin=%s origin=%s why=%s", name, owner.origin, why)
+                made.reports.append(PluginReport(name=name, origin=owner.origin, state="broken", why=why))
+                self.drop(name)
+                continue
             with guard.watch(name) if guard else _unwatched():
                 state, why, instance = _instance(cls, options.get(name, options.get(owner.name)), host)
             if state == "loaded" and isinstance(instance, LogDetector):
@@ -172,9 +185,9 @@ class _unwatched:
     def __exit__(self, *_: object) -> None: ...
 
 
-def discover(paths: Paths | None = None, guard: Guard | None = None) -> PluginSet:
-    """Load every plugin of the entry points and of plugins.d, each by itself."""
-    found = PluginSet()
+def discover(paths: Paths | None = None, guard: Guard | None = None, *, barred: Mapping[str, str] = EMPTY) -> PluginSet:
+    """Load every plugin of the entry points and of plugins.d, each by itself; `barred` names those to leave out."""
+    found = PluginSet(barred)
     for candidate in [*_entry_points(), *_files((paths or Paths()).etc / "plugins.d", found)]:
         found.add(candidate, guard)
     return found

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType
 
+from .holding import Holding
+
 SIGNAL = signal.SIGRTMIN + 3
 """Free for applications; systemd uses SIGRTMIN+0 … +29 only towards PID 1."""
 
@@ -26,10 +28,14 @@ class PluginTimeout(BaseException):
 
 
 class Guard:
-    """Watches one call at a time on the main thread; costs two assignments a call."""
+    """Watches one call at a time on the main thread; costs a few assignments a call.
 
-    def __init__(self, limit: timedelta = timedelta(seconds=2)) -> None:
+    `holding`, if there is one, keeps the name of the plugin that is called for the case that it ends the process.
+    """
+
+    def __init__(self, limit: timedelta = timedelta(seconds=2), holding: Holding | None = None) -> None:
         self._limit = limit.total_seconds()
+        self._holding = holding
         self._call: tuple[str, int] | None = None
         self._count = 0
         self._main = threading.main_thread().ident or 0
@@ -63,10 +69,14 @@ class Guard:
         """Let the block of plugin `name` run for at most the limit; raises PluginTimeout in it after that."""
         self._count += 1
         self._call = (name, self._count)
+        if self._holding is not None:
+            self._holding.hold(name)
         try:
             yield
         finally:
             self._call = None
+            if self._holding is not None:
+                self._holding.let_go()
 
     def _watch(self) -> None:
         seen: tuple[str, int] | None = None

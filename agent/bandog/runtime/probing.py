@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -48,7 +49,8 @@ class Probing:
     """The schedule of one probe and what it last said.
 
     `raised` holds (kind, subject, aspect) of what an earlier run of the agent left raised: what the
-    probe does not name any more has cleared, what it still names is stated again.
+    probe does not name any more has cleared, what it still names is stated again. `at_work` is entered, with the
+    probe's name, for the length of each poll.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Probing:
         run: RunInWorker,
         found: Callable[[Finding], None],
         raised: Iterable[tuple[str, str, str]] = (),
+        *,
+        at_work: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> None:
         self.probe = probe
         self.last_answer: Instant | None = None
@@ -68,6 +72,7 @@ class Probing:
         self._clock = clock
         self._run = run
         self._found = found
+        self._at_work = at_work or nullcontext
         now = clock.now()
         left = (
             Finding(kind=kind, subject=subject, aspect=aspect, severity=Severity.INFO, at=now, detector=probe.name)
@@ -87,9 +92,7 @@ class Probing:
     async def round(self) -> None:
         """Poll once and tell the difference."""
         try:
-            answer = await self._run(
-                lambda: answers_of(self.probe.poll(self._site)), deadline=self.probe.deadline, name=self.probe.name
-            )
+            answer = await self._run(self._poll, deadline=self.probe.deadline, name=self.probe.name)
         except asyncio.CancelledError:
             raise
         # The second door again: a plugin at work, this time in a worker.
@@ -98,6 +101,10 @@ class Probing:
             return
         self._answered()
         self._compare(answer)
+
+    def _poll(self) -> list[Finding | Unknown]:
+        with self._at_work(self.probe.name):
+            return answers_of(self.probe.poll(self._site))
 
     def _missed(self, why: str) -> None:
         self.misses += 1
