@@ -40,8 +40,10 @@ from .runtime import gates
 from .runtime.admission import BUDGETS_KEY
 from .runtime.control import Control
 from .runtime.executor import Executor
+from .runtime.gpu_desk import GpuDesk
 from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
+from .runtime.holding import Holding
 from .runtime.hooks import ChangeHooks
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
@@ -53,6 +55,7 @@ from .runtime.selfreport import SelfReport
 from .runtime.sender import Sender
 from .runtime.watchdog import Notifier
 from .runtime.workers import Workers, WorkersBusy, WorkerTimeout
+from .services.inventory import Inventory
 from .services.locate import Locator
 from .services.readiness import ServiceBook
 from .services.registry import Registry
@@ -68,7 +71,7 @@ from .sources.refill import Refill
 from .sources.ticker import Ticker
 from .store.database import How
 from .store.lost import marker_path, state_lost
-from .store.rows import AddEvent, Row, SaveCursor
+from .store.rows import AddEvent, Row, SaveCursor, Saved
 from .store.store import Store
 
 log = logging.getLogger(__name__)
@@ -109,12 +112,13 @@ class Daemon:
         self.parts = parts or Parts()
         self.paths = Paths(root=settings.root, etc_dir=settings.etc, state_dir=settings.state, run_dir=settings.run)
         self.notifier = Notifier(os.environ)
-        self.guard = Guard()
         self.secrets = Secrets()
         self.clock: Clock = self.parts.clock or SystemClock(self.paths)
         self.host = short_hostname(self.paths)
-        with Guard(LOAD_PLUGIN).running() as guard:
-            self.found = discover(self.paths, guard)
+        self.holding = Holding(self.paths.run, self.clock.now())
+        self.guard = Guard(holding=self.holding)
+        with Guard(LOAD_PLUGIN, self.holding).running() as guard:
+            self.found = discover(self.paths, guard, barred=self.holding.barred)
         self.catalogue = self.found.catalogue
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
@@ -150,7 +154,7 @@ class Daemon:
         boots = await self._boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
         lost = state_lost(opened, boots)
         saved = await self.store.load()
-        with Guard(LOAD_PLUGIN).running() as guard:
+        with Guard(LOAD_PLUGIN, self.holding).running() as guard:
             self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock), guard)
         self.guard.start()
         self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
@@ -164,7 +168,7 @@ class Daemon:
         )
         self.holds = gates.Holds(saved.holds)
         self.hooks = ChangeHooks(self.found.manager.hook.incident_changed, self.workers)
-        self._build_site()
+        self._build_site(saved)
         self._build_sender()
         self.executor = self._executor()
         self.pipeline = Pipeline(self.engine, self.plugins.detectors, self._outlets(), self.clock.now, self.guard)
@@ -183,7 +187,7 @@ class Daemon:
         self._report_start(lost)
         self.kmsg.start(self.pipeline.feed)
         self._begin()
-        self.control = Control(self.paths.run / "control", self.operations().table())
+        self.control = Control(self.paths.run / "control", {**self.operations().table(), **self.gpus.table()})
         try:
             await self.control.start()
         except OSError as error:
@@ -202,11 +206,14 @@ class Daemon:
         except (WorkerTimeout, WorkersBusy, JournalUnavailable):
             return None
 
-    def _build_site(self) -> None:
+    def _build_site(self, saved: Saved) -> None:
         self.children = Children()
         self.http = HttpClient()
         self.systemd: Systemd = self.parts.systemd or SystemdBus.of_host(self.paths)
-        self.locator = Locator(self.paths, Registry(self.config.services))
+        self.gpus = GpuDesk(now=self.clock.now, commit=self.commit)
+        inventory = Inventory(self.clock, known=saved.gpus, events=saved.gpu_events, changed=self.gpus.changed)
+        self.locator = Locator(self.paths, Registry(self.config.services), inventory)
+        self.gpus.inventory, self.gpus.locator = inventory, self.locator
         self.site = LocalSite(
             paths=self.paths,
             clock=self.clock,
@@ -219,7 +226,7 @@ class Daemon:
             tell=self._tell_request,
         )
         self.services = ServiceBook(Registry(self.config.services), self.site)
-        self.site.services = self.services
+        self.site.services, self.site.gpus = self.services, inventory
 
     def _build_sender(self) -> None:
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
@@ -327,7 +334,15 @@ class Daemon:
         # Of a kind that two probes look for, neither may say alone that it has cleared.
         left = [one for one in self.engine.raised if kinds[one[0]] == 1]
         self.probings = [
-            Probing(probe, self.site, self.clock, self.workers.run, self.pipeline.found, left)
+            Probing(
+                probe,
+                self.site,
+                self.clock,
+                self.workers.run,
+                self.pipeline.found,
+                left,
+                at_work=self.holding.probe,
+            )
             for probe in self.plugins.probes
         ]
         for one in self.probings:
@@ -377,6 +392,7 @@ class Daemon:
             ended = self.ledger.fault_seen(finding.kind, finding.subject, finding.facts, finding.at)
             if ended:
                 self.executor.save_budgets()
+        finding = self.gpus.annotate(finding)
         return self.locator.annotate(finding) if not finding.services else finding
 
     def cursor(self) -> SaveCursor | None:
@@ -452,6 +468,7 @@ class Daemon:
     async def stop(self) -> None:
         """Stop watching, let what acts come to its end for a moment, write what waits."""
         self.notifier.stopping()
+        self.holding.close()
         self.kmsg.stop()
         self.ticker.stop()
         await self.control.stop()
@@ -463,9 +480,11 @@ class Daemon:
         cursor = self.cursor()
         if cursor is not None:
             self.commit(cursor)
+        self.gpus.save()
         if self.heartbeat is not None:
             self.heartbeat.stop()
-        await asyncio.to_thread(self.sender.stop, timedelta(seconds=1))
+        self.sender.stop(timedelta(seconds=1))
+        await asyncio.sleep(0)  # what it could not deliver is handed to the store
         await self.store.close(timedelta(seconds=1))
         self.workers.close()
         self.children.close()

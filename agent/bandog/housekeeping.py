@@ -21,6 +21,7 @@ from .pluginloader import Plugins
 from .runtime import metrics, report
 from .runtime.executor import Executor
 from .runtime.gates import Holds
+from .runtime.gpu_desk import GpuDesk
 from .runtime.heartbeat import Heartbeat
 from .runtime.messages import Mail
 from .runtime.outlets import AppriseOutlet, OutletError
@@ -53,6 +54,7 @@ class Agent(Protocol):
     host: str
     engine: Engine
     executor: Executor
+    gpus: GpuDesk
     heartbeat: Heartbeat | None
     holds: Holds
     kmsg: KmsgSource
@@ -114,6 +116,7 @@ class Housekeeping:
         while True:
             await self._in_worker(self._daemon.locator.refresh, "locate")
             self._save_position()
+            self._save_gpus()
             self._tell_refused()
             await self._ask_units()
             if rounds % METRICS_EVERY == 0 and self._daemon.config.metrics_textfile is not None:
@@ -141,6 +144,12 @@ class Housekeeping:
         if cursor is not None and cursor.position != self._position and self._daemon.store.stuck_for() is None:
             self._position = cursor.position
             self._daemon.commit(cursor)
+
+    def _save_gpus(self) -> None:
+        """What only counts more waits for this; what matters was written when it came."""
+        self._daemon.gpus.inventory.settle()
+        if self._daemon.store.stuck_for() is None:
+            self._daemon.gpus.save()
 
     async def _ask_units(self) -> None:
         states = {}
@@ -203,6 +212,7 @@ class Housekeeping:
             "would": daemon.executor.would,
             "sources": self._sources(now),
             "plugins": self.plugin_lines(),
+            "gpus": daemon.gpus.lines(),
             "services": report.service_lines(daemon.services.registry, self._states),
             "incidents": alive,
             "incidents_open": len(alive),
@@ -235,6 +245,11 @@ class Housekeeping:
         for one in daemon.probings:
             word = "not watched" if one.misses else "watched"
             lines.append(report.source_line(one.probe.name, word, one.why, {"misses": one.misses}, one.last_answer))
+        lines += [
+            report.source_line(one.name, "not watched", one.why)
+            for one in daemon.plugins.reports
+            if one.state == "unsupported" and one.provides != (one.name,)  # an action is no source
+        ]
         return lines
 
     def plugin_lines(self) -> list[dict[str, Any]]:

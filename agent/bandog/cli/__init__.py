@@ -22,6 +22,7 @@ COMMANDS = {
     "rearm": ("operate", "rearm"),
     "doctor": ("doctor", "doctor"),
     "services": ("services", "services"),
+    "gpu": ("gpu", "gpu"),
     "plugins": ("plugins", "plugins"),
     "notify-test": ("operate", "notify_test"),
     "schema": ("schema", "schema"),

@@ -52,6 +52,7 @@ def _print(answer: dict[str, Any]) -> None:
     if answer["store"]["stuck"]:
         console.print(f"[red]the store does not write since {answer['store']['stuck']:.0f} s: nothing will act[/]")
     _sources(console, answer["sources"], answer["plugins"])
+    _gpus(console, answer["gpus"])
     _services(console, answer["services"])
     _incidents(console, answer["incidents"])
     _budgets(console, answer["budgets"], answer["would"])
@@ -73,9 +74,18 @@ def _sources(console: Any, sources: list[dict[str, Any]], plugins: list[dict[str
             console.print(f"  [green]✓[/] {shown(one['name'])}  {counts}")
         else:
             console.print(f"  [red]✗[/] {shown(one['name'])}  not watched: {shown(one['why'])}")
+    named = {one["name"] for one in sources}
     for one in plugins:
-        if one["state"] != "loaded":
+        if one["state"] != "loaded" and one["name"] not in named:
             console.print(f"  [yellow]![/] plugin {shown(one['name'])} {one['state']}: {shown(one['why'])}")
+
+
+def _gpus(console: Any, gpus: list[dict[str, Any]]) -> None:
+    from .gpu import print_gpus
+
+    if gpus:
+        console.print("\n[bold]GPUs[/]")
+        print_gpus(console, gpus)
 
 
 def _services(console: Any, services: list[dict[str, Any]]) -> None:

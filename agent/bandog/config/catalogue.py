@@ -28,6 +28,11 @@ AGENT_KINDS: Mapping[str, Facts] = types.MappingProxyType(
 )
 """The kinds that the agent states about itself (DESIGN section 8), whatever plugins are loaded."""
 
+CARD_FACTS: Facts = types.MappingProxyType(
+    {"uuid": str, "serial": str, "part_number": str, "history": str, "on_probation": bool}
+)
+"""What the inventory adds to a finding about a GPU that it knows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSpec:
@@ -73,7 +78,8 @@ def build_catalogue(
     for detector in detectors:
         options[detector.name] = detector.Options
         for kind, facts in detector.emits.items():
-            kinds.setdefault(kind, {}).update(facts)
+            papers = CARD_FACTS if kind == "nvidia.xid" or kind.startswith("gpu.") else EMPTY
+            kinds.setdefault(kind, dict(papers)).update(facts)
     specs = {}
     for action in actions:
         options.setdefault(action.name, action.Options)

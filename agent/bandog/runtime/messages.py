@@ -46,6 +46,9 @@ _WORDS = {
 }
 _DID = {"restart": "restarted", "reboot": "rebooted", "relaunch": "relaunched"}
 
+_ON_CARDS = ("relaunch", "reset-gpu")
+_PAPERS = {"serial": "serial", "part_number": "part number", "uuid": "UUID"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -133,6 +136,8 @@ def text_of(change: IncidentChanged, policy: Policy | None) -> str:
     lines = [_headline(change)]
     if change.what in ("opened", "stuck", "reminder"):
         lines += _seen(incident, change)
+    elif change.what == "step-ended" and change.action in _ON_CARDS:
+        lines += card_lines(incident.subject, incident.facts)
     following = _next(change, policy)
     if following:
         lines.append(f"Next: {following}")
@@ -140,6 +145,17 @@ def text_of(change: IncidentChanged, policy: Policy | None) -> str:
     if incident.drill:
         text = f"[DRILL] This is an exercise, not a fault.\n{text}"
     return text[:MAX_TEXT]
+
+
+def card_lines(subject: str, facts: Mapping[str, Any]) -> list[str]:
+    """Return a card's papers and history, as a manufacturer asks for them; [] where a finding carries none."""
+    papers = [f"{words} {plain(facts[name], 80)}" for name, words in _PAPERS.items() if facts.get(name)]
+    if type_of(subject) != "gpu" or not papers:
+        return []
+    lines = [f"Card: {', '.join(papers)}, slot {plain(id_of(subject), 40)}"]
+    if facts.get("history"):
+        lines.append(f"History: {plain(facts['history'], 300)}")
+    return lines
 
 
 def footer_of(incident: Incident) -> str:
@@ -304,6 +320,9 @@ def _seen(incident: Incident, change: IncidentChanged) -> list[str]:
     text = facts.pop("text", None)
     if text is not None:
         lines.append(f"Line: {plain(text, 300)}")
+    lines += card_lines(incident.subject, facts)
+    for name in (*_PAPERS, "history") if type_of(incident.subject) == "gpu" else ():
+        facts.pop(name, None)
     shown = [f"{name}={plain(value, 80)}" for name, value in list(facts.items())[:_FACTS]]
     if shown:
         lines.append(f"Facts: {', '.join(shown)}")

@@ -72,7 +72,7 @@ class Operations:
 
     async def _record(self, *rows: Row) -> None:
         """Write an order down before it is confirmed; an order that cannot be kept is an error."""
-        await _within(self.commit(*rows))
+        await within(self.commit(*rows))
 
     async def hold(self, target: str, seconds: float, reason: str, by: str) -> dict[str, Any]:
         """Pause `target` for `seconds`."""
@@ -169,7 +169,8 @@ class Operations:
         return {"text": await self.reload()}
 
 
-async def _within(written: Awaitable[None]) -> None:
+async def within(written: Awaitable[None]) -> None:
+    """Wait until an order is on the disk, 5 s at most; raises OperatorError past them."""
     try:
         await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(written)), 5)
     except TimeoutError:

@@ -131,6 +131,7 @@ class Sender:
         said = "\n".join(texts.plain(line, 400) for line in text.splitlines()[:20])
         if not said:
             said = f"{incident.state.value}: {texts.plain(incident.why, 400)}"
+        said = "\n".join([said, *texts.card_lines(incident.subject, incident.facts)])
         if incident.drill:
             said = f"[DRILL] This is an exercise, not a fault.\n{said}"
         message = self._about(incident, to=to, what="notify", text=said, urgent=urgent, action="notify")

@@ -206,8 +206,7 @@ class Inventory:
         self._histories[event.uuid], line = gpu_history.add(past, event)
         if line is None:
             return False
-        key = (line.uuid, line.what, line.at.boot_id, line.at.boottime.total_seconds(), line.data.get("xid"))
-        self._lines[key] = line
+        self._lines[_key(line)] = line
         while len(self._lines) > MOST_EVENTS:
             del self._lines[next(iter(self._lines))]
         return line is event
@@ -227,6 +226,13 @@ class Inventory:
             self._dirty.clear()
             self._lines.clear()
         return Drained(cards=changed, events=events)
+
+    def unwritten(self, drained: Drained) -> None:
+        """Take back what the store refused; what has changed since is newer."""
+        with self._lock:
+            self._dirty.update(card.uuid for card in drained.cards)
+            for event in drained.events:
+                self._lines.setdefault(_key(event), event)
 
     # --- names ---------------------------------------------------------------------------------
 
@@ -251,6 +257,10 @@ class Inventory:
         if card is None:
             raise UnknownGpu(unknown(name, self.known()))
         return card
+
+
+def _key(line: GpuEvent) -> tuple[str, str, str, float, object]:
+    return (line.uuid, line.what, line.at.boot_id, line.at.boottime.total_seconds(), line.data.get("xid"))
 
 
 def unfit(gpu: GpuLook) -> str:
