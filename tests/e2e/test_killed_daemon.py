@@ -204,6 +204,50 @@ def a_power_cut_in_the_middle_of_a_ladder_is_settled_by_the_boot_id(scene: Scene
     assert second.why == "its finding is of an earlier boot"
 
 
+DEADLY = """
+import os
+
+from bandog import LogDetector, hookimpl
+
+
+class Deadly(LogDetector):
+    name = "deadly"
+    needles = (b"lab deadly",)
+    emits = {"lab.deadly": {}}
+
+    def feed(self, record):
+        os._exit(3)
+
+
+@hookimpl
+def register_detectors(register):
+    register(Deadly)
+"""
+
+
+def a_plugin_that_ends_the_agent_is_left_out_after_the_second_time(scene: Scene) -> None:
+    """Each start reads the record that did it once more."""
+    host = scene.world(policies={"10-test": POLICY.format(first="restart")}, plugins={"deadly": DEADLY}, rate=RATE)
+    host.settle_in()
+    host.kernel.print("lab deadly")
+    assert host.ended() == 3
+    host.spawn()
+    assert host.ended() == 3
+
+    host.start()
+    assert "plugin=deadly" in host.log()
+    assert "it ended the agent 2 times" in host.log()
+    host.kernel.print("lab deadly")
+    host.kernel.print(xid(1))
+    host.until(lambda: ended(host, 1), alive=True)
+    host.stop()
+    assert host.jobs() == {"restart s1.service": 1}
+
+    host.spawn()  # a person has stopped and started it: the plugin is tried again
+    host.kernel.print("lab deadly")
+    assert host.ended() == 3
+
+
 def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
     """Kill the agent at random moments of its life, its start included, while faults come in; let it end all."""
     chance = random.Random(seed)
@@ -260,6 +304,7 @@ STORIES: list[Story] = [
     killed_before_the_act_it_climbs,
     killed_right_after_the_act_it_proves_it,
     a_power_cut_in_the_middle_of_a_ladder_is_settled_by_the_boot_id,
+    a_plugin_that_ends_the_agent_is_left_out_after_the_second_time,
     at_random(13, SEED),
     at_random(12, SEED + 1),
 ]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType
 
-from .holding import Holding
+from .holding import LOOP, Holding
 
 SIGNAL = signal.SIGRTMIN + 3
 """Free for applications; systemd uses SIGRTMIN+0 … +29 only towards PID 1."""
@@ -33,9 +33,12 @@ class Guard:
     `holding`, if there is one, keeps the name of the plugin that is called for the case that it ends the process.
     """
 
-    def __init__(self, limit: timedelta = timedelta(seconds=2), holding: Holding | None = None) -> None:
+    def __init__(
+        self, limit: timedelta = timedelta(seconds=2), holding: Holding | None = None, slot: int = LOOP
+    ) -> None:
         self._limit = limit.total_seconds()
         self._holding = holding
+        self._slot = slot
         self._call: tuple[str, int] | None = None
         self._count = 0
         self._main = threading.main_thread().ident or 0
@@ -70,13 +73,13 @@ class Guard:
         self._count += 1
         self._call = (name, self._count)
         if self._holding is not None:
-            self._holding.hold(name)
+            self._holding.hold(name, self._slot)
         try:
             yield
         finally:
             self._call = None
             if self._holding is not None:
-                self._holding.let_go()
+                self._holding.let_go(self._slot)
 
     def _watch(self) -> None:
         seen: tuple[str, int] | None = None

@@ -7,13 +7,15 @@ name there counts a death against it. A clean stop forgets all deaths, so `syste
 plugin again.
 
 A kill from outside strikes whoever is at work by chance. On the loop that is a matter of microseconds, and two
-such deaths within an hour are no chance; a probe may be at work for a second in ten, so it takes three deaths in
-a row. Actions are not counted: what ran when the agent died is never run again, and a proof ends by time.
+such deaths within an hour are no chance. A probe may be at work for a second in ten, so it takes three deaths in a
+row; the import of a plugin is a good part of a short life, so it takes five. Actions are not counted: what ran when
+the agent died is never run again, and a proof ends by time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import mmap
@@ -30,18 +32,26 @@ log = logging.getLogger(__name__)
 
 WITHIN = timedelta(hours=1)
 ON_THE_LOOP = 2
-IN_A_ROW = 3
+PROBING_IN_A_ROW = 3
+LOADING_IN_A_ROW = 5
 _SLOT = 64
-_SLOTS = 32  # the first is the loop's; a probe takes one of the others while it is at work
+_SLOTS = 32
+LOOP, LOADING = 0, 1
+"""Slots; a probe takes one of the others while it is at work."""
 _MOST_DEATHS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """One unclean end of the agent: uptime of the host in seconds, who held the loop, which probes were at work."""
+    """One unclean end of the agent.
+
+    `at` is the host's uptime in seconds at the start after it; `loop` who held the loop, `loading` who was being
+    imported or made, `probes` who were at work.
+    """
 
     at: float
     loop: str = ""
+    loading: str = ""
     probes: tuple[str, ...] = ()
 
 
@@ -54,7 +64,7 @@ class Holding:
     def __init__(self, folder: Path, now: Instant) -> None:
         self._deaths_file = folder / "deaths.json"
         self._map: mmap.mmap | None = None
-        self._free = list(range(1, _SLOTS))
+        self._free = list(range(LOADING + 1, _SLOTS))
         self.barred: Mapping[str, str] = {}
         try:
             self._open(folder / "holding", now)
@@ -72,11 +82,12 @@ class Holding:
         deaths = _recent(_read(self._deaths_file), now)
         last = Death(
             at=now.boottime.total_seconds(),
-            loop=self._name(0),
-            probes=tuple(sorted({name for name in map(self._name, range(1, _SLOTS)) if name})),
+            loop=self._name(LOOP),
+            loading=self._name(LOADING),
+            probes=tuple(sorted({name for name in map(self._name, range(LOADING + 1, _SLOTS)) if name})),
         )
         self._map[:] = bytes(size)
-        if last.loop or last.probes:
+        if last.loop or last.loading or last.probes:
             deaths = (*deaths, last)[-_MOST_DEATHS:]
             _write(self._deaths_file, deaths)
         self.barred = _barred(deaths)
@@ -86,13 +97,13 @@ class Holding:
         raw = self._map[slot * _SLOT : (slot + 1) * _SLOT]
         return raw[1 : 1 + min(raw[0], _SLOT - 1)].decode("utf-8", "replace")
 
-    def hold(self, name: str, slot: int = 0) -> None:
+    def hold(self, name: str, slot: int = LOOP) -> None:
         """Note that `name` is called now; about as dear as two assignments."""
         if self._map is not None:
             text = name.encode("utf-8", "replace")[: _SLOT - 1]
             self._map[slot * _SLOT : slot * _SLOT + 1 + len(text)] = bytes((len(text),)) + text
 
-    def let_go(self, slot: int = 0) -> None:
+    def let_go(self, slot: int = LOOP) -> None:
         """Note that the call has ended."""
         if self._map is not None:
             self._map[slot * _SLOT] = 0
@@ -128,10 +139,13 @@ def _barred(deaths: tuple[Death, ...]) -> dict[str, str]:
     for name, count in Counter(death.loop for death in deaths if death.loop).items():
         if count >= ON_THE_LOOP:
             barred[name] = f"it ended the agent {count} times within the hour; {again}"
-    row = deaths[-IN_A_ROW:]
-    if len(row) == IN_A_ROW:
+    row = deaths[-LOADING_IN_A_ROW:]
+    if len(row) == LOADING_IN_A_ROW and row[0].loading and len({death.loading for death in row}) == 1:
+        barred[row[0].loading] = f"the agent died at loading it, {LOADING_IN_A_ROW} times in a row; {again}"
+    row = deaths[-PROBING_IN_A_ROW:]
+    if len(row) == PROBING_IN_A_ROW:
         for name in set(row[0].probes).intersection(*(death.probes for death in row)):
-            barred[name] = f"it was at work each time that the agent died, {IN_A_ROW} times in a row; {again}"
+            barred[name] = f"it was at work each time that the agent died, {PROBING_IN_A_ROW} times in a row; {again}"
     return barred
 
 
@@ -145,7 +159,13 @@ def _read(path: Path) -> tuple[Death, ...]:
     try:
         told = json.loads(path.read_bytes()[: 1 << 16])
         return tuple(
-            Death(at=float(one["at"]), loop=str(one["loop"]), probes=tuple(map(str, one["probes"]))) for one in told
+            Death(
+                at=float(one["at"]),
+                loop=str(one["loop"]),
+                loading=str(one["loading"]),
+                probes=tuple(map(str, one["probes"])),
+            )
+            for one in told
         )
     except FileNotFoundError:
         return ()
@@ -155,7 +175,7 @@ def _read(path: Path) -> tuple[Death, ...]:
 
 
 def _write(path: Path, deaths: tuple[Death, ...]) -> None:
-    text = json.dumps([{"at": one.at, "loop": one.loop, "probes": one.probes} for one in deaths])
+    text = json.dumps([dataclasses.asdict(one) for one in deaths])
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(path)

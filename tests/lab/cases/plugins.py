@@ -92,3 +92,18 @@ def bad_plugins(lab: Lab) -> None:
     assert lab.main_pid("bandog") == agent
     told = {one["subject"] for one in lab.incidents() if one["kind"] == "agent.plugin-broken"}
     assert told == {f"plugin:{name}" for name in names}, told
+
+
+@scenario("a plugin that ends the whole agent at a line is left out and named after the second time")
+def deadly_plugin(lab: Lab) -> None:
+    lab.reset(mode="enforce", policies={"10-lab": POLICY}, plugins={"bad_exit": BAD / "bad_exit.py"})
+    lab.machine.kernel_line("lab bad exit")
+    wait_until("it is reported broken", 90, lambda: reports(lab).get("bad-exit", {}).get("state") == "broken" or None)
+    assert int(lab.machine.ssh("systemctl show -P NRestarts bandog")) == 2
+    agent, pid = lab.main_pid("bandog"), lab.main_pid()
+    lab.machine.kernel_line("lab bad exit", xid(pid))
+    lab.await_mail("Resolved: restart", 120)
+    assert lab.main_pid() != pid
+    assert lab.main_pid("bandog") == agent
+    told = {one["subject"] for one in lab.incidents() if one["kind"] == "agent.plugin-broken"}
+    assert told == {"plugin:bad-exit"}, told

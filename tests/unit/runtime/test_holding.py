@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bandog.domain.model import Instant
 from bandog.runtime.guard import Guard
-from bandog.runtime.holding import Holding
+from bandog.runtime.holding import LOADING, Holding
 
 BEGIN = datetime(2026, 11, 30, tzinfo=UTC)
 
@@ -90,6 +90,20 @@ def test_a_probe_is_barred_after_three_deaths_in_a_row(tmp_path: Path) -> None:
     assert Holding(tmp_path, at(30)).barred == {}
     dies_beside(tmp_path, ("other", "bad"), 30)
     assert set(Holding(tmp_path, at(40)).barred) == {"bad"}
+
+
+def test_a_plugin_at_whose_loading_the_agent_dies_is_barred_after_five_times_in_a_row(tmp_path: Path) -> None:
+    for second in (10, 20, 30, 40, 50):
+        one = Holding(tmp_path, at(second))
+        assert one.barred == {}
+        one.hold("bad", LOADING)
+    assert set(Holding(tmp_path, at(60)).barred) == {"bad"}
+
+
+def test_deaths_at_the_loading_of_several_plugins_are_chance(tmp_path: Path) -> None:
+    for second, name in enumerate(("one", "one", "one", "one", "other", "one")):
+        Holding(tmp_path, at(second)).hold(name, LOADING)
+    assert Holding(tmp_path, at(60)).barred == {}
 
 
 def test_a_probe_that_ended_is_not_blamed(tmp_path: Path) -> None:
