@@ -43,7 +43,7 @@ from .runtime.executor import Executor
 from .runtime.gpu_desk import GpuDesk
 from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
-from .runtime.holding import Holding
+from .runtime.holding import LOADING, Holding
 from .runtime.hooks import ChangeHooks
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
@@ -117,7 +117,7 @@ class Daemon:
         self.host = short_hostname(self.paths)
         self.holding = Holding(self.paths.run, self.clock.now())
         self.guard = Guard(holding=self.holding)
-        with Guard(LOAD_PLUGIN, self.holding).running() as guard:
+        with Guard(LOAD_PLUGIN, self.holding, LOADING).running() as guard:
             self.found = discover(self.paths, guard, barred=self.holding.barred)
         self.catalogue = self.found.catalogue
         self.loaded = self._load()
@@ -154,7 +154,7 @@ class Daemon:
         boots = await self._boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
         lost = state_lost(opened, boots)
         saved = await self.store.load()
-        with Guard(LOAD_PLUGIN, self.holding).running() as guard:
+        with Guard(LOAD_PLUGIN, self.holding, LOADING).running() as guard:
             self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock), guard)
         self.guard.start()
         self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
