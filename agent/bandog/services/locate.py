@@ -273,11 +273,10 @@ class Locator:
             yield from self.registry.of_uuid(uuid)
 
     def assigned(self, address: str) -> Iterator[Service]:
-        """Yield the services whose `gpus:` hold the GPU at an address, by that or by its card's UUID."""
-        yield from self.registry.on_gpu(address)
+        """Yield the services whose `gpus:` hold the GPU at an address: those that name it or its card's UUID first."""
         card = self._cards.at(address) if self._cards is not None else None
-        if card is not None:
-            yield from self.registry.of_uuid(card.uuid)
+        named = (*self.registry.on_gpu(address), *(self.registry.of_uuid(card.uuid) if card is not None else ()))
+        yield from sorted(named, key=lambda one: one.gpus == "all")
 
     @staticmethod
     def _pids(finding: Finding) -> Iterator[int]:
