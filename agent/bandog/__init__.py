@@ -25,12 +25,13 @@ from .domain.model import (
 from .hookspecs import hookimpl
 from .host import cgroups, processes
 from .host.processes import Task, task_state, tasks_in_cgroup
-from .host.site import ChildOutcome, Clock, Gpus, Host, HttpReply, Readiness, Services, Site
+from .host.site import Answer, ChildOutcome, Clock, Gpus, Host, HttpReply, Readiness, Resident, Services, Site
 from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
 from .plugin import Action, LogDetector, Options, Probe
 
 __all__ = [
     "Action",
+    "Answer",
     "ChildOutcome",
     "Clock",
     "Duration",
@@ -57,6 +58,7 @@ __all__ = [
     "Readiness",
     "Record",
     "Request",
+    "Resident",
     "Result",
     "ResultState",
     "Services",

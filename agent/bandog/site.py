@@ -12,6 +12,7 @@ from .domain.model import Request
 from .host.child import Children
 from .host.http import HttpClient
 from .host.paths import Paths
+from .host.resident import Resident
 from .host.site import ChildOutcome, Clock, Gpus, HttpReply, Readiness, Services
 from .host.systemd_types import Systemd
 from .services.inventory import Inventory
@@ -71,6 +72,10 @@ class LocalSite:
     ) -> ChildOutcome:
         """Run a program under a deadline; workers only."""
         return self._children.run(argv, deadline=deadline, stdin=stdin, limit=limit, env=env)
+
+    def resident(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Resident:
+        """Return a program that stays and answers line by line; workers only."""
+        return Resident(self._children, argv, env=env)
 
     def http(
         self,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from .domain.model import EMPTY, Finding, Instant, Record, Request
 from .host.paths import Paths
-from .host.site import ChildOutcome, HttpReply, Readiness
+from .host.site import Answer, ChildOutcome, HttpReply, Readiness
 from .host.systemd_types import JobOutcome, SystemdError, UnitState
 from .plugin import LogDetector
 from .services.inventory import Inventory
@@ -385,12 +385,36 @@ class Told:
     urgent: bool
 
 
+class FakeResident:
+    """A program that stays, answered for by the test; implements `site.Resident`."""
+
+    def __init__(self, site: FakeSite, argv: tuple[str, ...]) -> None:
+        self.pid: int | None = None
+        self._site = site
+        self._argv = argv
+
+    def ask(self, line: bytes, *, deadline: timedelta) -> Answer:
+        """Answer by the site's `resident_results`."""
+        if self.pid is None:
+            self._site.children.append(self._argv)
+            self.pid = 4000 + len(self._site.children)
+        answers = self._site.resident_results
+        answer = answers(self._argv, line) if answers else Answer(line=None, why="it ended with status 0")
+        if answer.line is None:
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """Let the next question start it anew."""
+        self.pid = None
+
+
 @dataclass
 class FakeSite:
     """A site over a `FakeHost`; implements `site.Site` and keeps what was asked of it.
 
-    `child_results` and `http_results` are functions that answer; without them every program ends
-    with 0 and every URL refuses the connection.
+    `child_results`, `resident_results` and `http_results` are functions that answer; without them every
+    program ends with 0, every resident one without an answer, and every URL refuses the connection.
     """
 
     host: FakeHost
@@ -398,6 +422,7 @@ class FakeSite:
     services: FakeServices = field(default_factory=FakeServices)
     gpus: Inventory = field(default=None)  # type: ignore[assignment]  # filled in below
     child_results: Callable[[Sequence[str]], ChildOutcome] | None = None
+    resident_results: Callable[[Sequence[str], bytes], Answer] | None = None
     http_results: Callable[[str, str], HttpReply] | None = None
     children: list[tuple[str, ...]] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -438,6 +463,10 @@ class FakeSite:
         """Log the program and answer by `child_results`."""
         self.children.append(tuple(argv))
         return self.child_results(argv) if self.child_results else ChildOutcome(code=0)
+
+    def resident(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> FakeResident:
+        """Return one that answers by `resident_results`; its start is logged among `children`."""
+        return FakeResident(self, tuple(argv))
 
     def http(
         self,

@@ -76,8 +76,8 @@ class Children:
     @property
     def stuck(self) -> tuple[str, ...]:
         """The programs that did not even die of SIGKILL and are still there."""
-        with self._lock:
-            return tuple(one.name for one in self._stuck)
+        self._reap()
+        return tuple(one.name for one in self._stuck)
 
     def run(
         self,
@@ -95,10 +95,22 @@ class Children:
         127, as in a shell. While an abandoned child of the same program is still there, nothing is
         started and the outcome is `stuck`.
         """
+        until = time.monotonic() + deadline.total_seconds()
+        process = self.start(argv, until=until, stdin=bool(stdin), env=env)
+        if isinstance(process, ChildOutcome):
+            return process
+        return _Run(self, process, name_of(argv), limit).conduct(stdin, until)
+
+    def start(
+        self, argv: Sequence[str], *, until: float, stdin: bool, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes] | ChildOutcome:
+        """Make a child whose end is the caller's to see to, or say why there is none; blocks until `until` at most.
+
+        `until` is a moment of CLOCK_MONOTONIC in seconds.
+        """
         if not argv:
             return ChildOutcome(code=127, err=b"no program given")
-        until = time.monotonic() + deadline.total_seconds()
-        name = _name(argv)
+        name = name_of(argv)
         if name in self.stuck:
             return ChildOutcome(code=None, err=f"an earlier {name} still hangs".encode(), stuck=True)
         surroundings = {**ENVIRONMENT, **(env or {})}
@@ -108,12 +120,11 @@ class Children:
         if program is None:
             return ChildOutcome(code=127, err=f"{argv[0]}: no such program in {surroundings['PATH']}".encode())
         try:
-            process = self._spawn(name, [program, *argv[1:]], surroundings, bool(stdin), until)
+            return self._spawn(name, [program, *argv[1:]], surroundings, stdin, until)
         except FutureTimeout:
             return ChildOutcome(code=None, err=b"starting programs hangs", timed_out=True, stuck=True)
         except (OSError, ValueError) as error:
             return ChildOutcome(code=127, err=f"{argv[0]}: {error}".encode("utf-8", "replace"))
-        return _Run(self, process, name, limit).conduct(stdin, until)
 
     def close(self) -> None:
         """End the thread that makes children; every child that still runs gets its death signal."""
@@ -180,7 +191,7 @@ class Children:
 _NUDGE = _Order(argv=[], env={}, stdin=False)
 
 
-def _name(argv: Sequence[str]) -> str:
+def name_of(argv: Sequence[str]) -> str:
     """Return what a stuck child is known by: its program, or the module that a Python runs."""
     if "-m" in argv[1:-1]:
         return argv[argv.index("-m", 1) + 1]

@@ -64,6 +64,35 @@ class ChildOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a resident program answered: `line` without its end, or None and `why`.
+
+    `timed_out`: it did not answer in time and was ended; `stuck`: it, or an earlier one, did not even die of
+    SIGKILL and is still there, so that none is started.
+    """
+
+    line: bytes | None
+    why: str = ""
+    timed_out: bool = False
+    stuck: bool = False
+
+
+class Resident(Protocol):
+    """A program of ours that stays and answers line by line. Blocking: for workers."""
+
+    @property
+    def pid(self) -> int | None:
+        """The living child, None where there is none."""
+
+    def ask(self, line: bytes, *, deadline: timedelta) -> Answer:
+        """Say one line and return the one that comes back, 3 s after `deadline` at the latest; starts the program
+        where it does not run."""
+
+    def end(self) -> None:
+        """End the program; the next question starts it anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
     """An HTTP answer, or `error` when none came: `refused` (nobody listens), `timeout`, or words."""
 
@@ -182,6 +211,9 @@ class Site(Protocol):
         env: Mapping[str, str] | None = None,
     ) -> ChildOutcome:
         """Run a program in its own session with a clean environment; at most `limit` bytes are kept."""
+
+    def resident(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Resident:
+        """Return a program that stays once it is asked something; started and ended like a child of `child`."""
 
     def http(
         self,

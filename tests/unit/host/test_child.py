@@ -204,8 +204,8 @@ def test_children_die_with_us_even_if_we_are_killed(tmp_path: Path) -> None:
 
 def test_two_python_programs_are_not_taken_for_one() -> None:
     """A stuck child of one module must not keep another module from being started."""
-    from bandog.host.child import _name
+    from bandog.host.child import name_of
 
-    assert _name(["/usr/bin/python3", "-I", "-m", "bandog.sources.journal_child"]) == "bandog.sources.journal_child"
-    assert _name(["/usr/bin/nvidia-smi", "-q"]) == "nvidia-smi"
-    assert _name(["/usr/bin/mount", "-m"]) == "mount"
+    assert name_of(["/usr/bin/python3", "-I", "-m", "bandog.sources.journal_child"]) == "bandog.sources.journal_child"
+    assert name_of(["/usr/bin/nvidia-smi", "-q"]) == "nvidia-smi"
+    assert name_of(["/usr/bin/mount", "-m"]) == "mount"
