@@ -131,8 +131,15 @@ def a_host_over_its_budget_only_observes_until_it_is_armed_again(scene: Scene) -
     assert len([one for one in host.incidents() if one.kind == "agent.breaker-tripped"]) == 1
     assert len([one for one in urgent(host) if one["kind"] == "agent.breaker-tripped"]) == 1, "said once"
 
-    ask(host, "rearm", by="ann")
-    assert ask(host, "status")["breaker"] == ""
+    before = dict(host.jobs())
+    halted = {one.id for one in host.incidents() if one.step_state is StepState.WOULD and not one.state.ended}
+    armed = ask(host, "rearm", by="ann")
+    assert {one["id"] for one in armed["waiting"]} == halted
+    assert len(halted) == 3
+    status = ask(host, "status")
+    assert status["breaker"] == ""
+    assert {one["id"] for one in status["incidents"] if one["waits"]} == halted
+    assert dict(host.jobs()) == before, "what was only observed is not made up for"
     assert crash(host, 6).state is IncidentState.RESOLVED
     assert host.jobs()["restart s6.service"] == 1
     host.until(lambda: all(one.state.ended for one in host.incidents() if one.kind == "agent.breaker-tripped"), 20)

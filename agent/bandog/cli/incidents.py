@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..domain.model import to_json
-from ..runtime.report import incident_line
+from ..runtime.report import incident_line, waits
 from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
 from .output import console, shown
@@ -45,7 +45,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             shown(row["subject"]),
             shown(", ".join(row["services"])),
             str(row["findings"]),
-            shown(row["why"]),
+            shown(f"{row['why']} ({row['waits']})" if row["waits"] else row["why"]),
         )
     return grid
 
@@ -85,6 +85,7 @@ def show(incident: int, as_json: bool) -> None:
     if as_json:
         document = {
             "incident": to_json(found),
+            "waits": waits(found),
             "events": [to_json(one) for one in events],
             "requests": [to_json(one) for one in requests],
         }
@@ -95,6 +96,8 @@ def show(incident: int, as_json: bool) -> None:
     drill = " [DRILL]" if found.drill else ""
     out.print(f"[bold]#{found.id}{drill} {shown(found.policy)}[/] on {shown(found.subject)}")
     out.print(f"  {found.severity.value}, {found.state.value}; {found.findings} findings; {shown(found.why)}")
+    if waits(found):
+        out.print(f"  {waits(found)}")
     if found.services:
         out.print(f"  services: {shown(', '.join(found.services))}")
     for name, value in found.facts.items():

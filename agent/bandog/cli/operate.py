@@ -80,9 +80,13 @@ def ack(incident: int, as_json: bool) -> None:
 def rearm(as_json: bool) -> None:
     """Arm bandog again.
 
-    After the breaker tripped, or the state was lost.
+    After the breaker tripped, or the state was lost. What was only observed meanwhile is not made up
+    for: each incident that still waits like that is listed, and goes on with its next finding.
     """
-    _say(demand(local_paths(), "rearm", by=operator()), as_json)
+    answer = demand(local_paths(), "rearm", by=operator())
+    _say(answer, as_json)
+    for one in () if as_json else answer["waiting"]:
+        click.echo(plain(f"#{one['id']} {one['policy']} on {one['subject']}: {one['waits']} ({one['why']})"))
 
 
 @click.command("notify-test")

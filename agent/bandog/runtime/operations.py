@@ -21,6 +21,7 @@ from ..store.rows import AddEvent, DropHold, Row, SaveHold
 from .control import Handler, OperatorError
 from .executor import Executor
 from .gates import Holds
+from .report import open_incidents
 
 MOST_HOLD = timedelta(days=90)
 
@@ -112,13 +113,17 @@ class Operations:
         return {"text": f"#{incident} is yours, {by}: bandog takes no further step on it", "incident": incident}
 
     async def rearm(self, by: str) -> dict[str, Any]:
-        """Arm again after the breaker tripped."""
+        """Arm again after the breaker tripped, and name the open incidents whose step was only observed."""
         if not self.executor.rearm():
             raise OperatorError("nothing has tripped; there is nothing to arm again")
         self.rearmed()
         await self._record(self._event("rearmed", "by a person", by))
         self.executor.poke()
-        return {"text": "armed again: the configured mode holds, budgets stay as they are"}
+        waiting = [one for one in open_incidents(self.incidents().values()) if one["waits"]]
+        text = "armed again: the configured mode holds, the host's budget begins anew, those of services stay"
+        if waiting:
+            text += "; what was only observed is not made up for"
+        return {"text": text, "waiting": waiting}
 
     def drill(
         self,

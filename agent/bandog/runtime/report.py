@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..domain.model import Incident, IncidentState, Instant, to_json
+from ..domain.model import Incident, IncidentState, Instant, StepState, to_json
 from ..services.registry import Registry
 
 PLACES = {IncidentState.STUCK: 0, IncidentState.OPEN: 1, IncidentState.UNRESOLVED: 2}
+
+
+ONLY_OBSERVED = "its last step was only observed; it waits for its next finding, which begins the step after that"
+
+
+def waits(incident: Incident) -> str:
+    """Return what an incident waits for whose step was only observed, "" for any other.
+
+    Neither a change of mode nor `bandog rearm` makes up for what was not done: the fault may be over.
+    """
+    halted = incident.state in (IncidentState.OPEN, IncidentState.UNRESOLVED) and incident.step_state is StepState.WOULD
+    return ONLY_OBSERVED if halted and incident.acked_by is None and not incident.drill else ""
 
 
 def incident_line(incident: Incident) -> dict[str, Any]:
@@ -28,6 +40,7 @@ def incident_line(incident: Incident) -> dict[str, Any]:
         "drill": incident.drill,
         "acked_by": incident.acked_by,
         "why": incident.why,
+        "waits": waits(incident),
     }
 
 

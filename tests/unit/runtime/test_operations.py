@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from bandog.domain.model import Finding, Incident, IncidentState, Severity
+from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState
 from bandog.runtime.control import OperatorError
 from bandog.runtime.gates import Holds
 from bandog.runtime.operations import Operations
@@ -143,6 +144,38 @@ def test_rearm_without_a_tripped_breaker_is_refused_and_with_one_is_recorded() -
     carry(lambda: desk.operations.rearm("ada"))
     assert desk.rearmed == 1
     assert [row.what for row in desk.rows] == ["rearmed"]
+
+
+def test_rearm_names_the_open_incidents_whose_step_was_only_observed() -> None:
+    desk = Desk()
+    desk.executor.tripped = True
+    now = desk.clock.now()
+    halted = Incident(
+        id=1,
+        policy="p",
+        subject="gpu:1",
+        kind="nvidia.xid",
+        severity=Severity.ERROR,
+        state=IncidentState.OPEN,
+        opened=now,
+        last=now,
+        step=0,
+        step_state=StepState.WOULD,
+        why="would have restarted qwen",
+    )
+    others = (
+        replace(halted, step_state=StepState.PROVED),
+        replace(halted, state=IncidentState.RESOLVED),
+        replace(halted, acked_by="bob"),
+        replace(halted, drill=True),
+    )
+    unresolved = replace(halted, state=IncidentState.UNRESOLVED)
+    every = (halted, *others, unresolved)
+    desk.incidents = {number: replace(one, id=number) for number, one in enumerate(every, start=1)}
+    answer = carry(lambda: desk.operations.rearm("ada"))
+    assert [one["id"] for one in answer["waiting"]] == [1, 6]
+    assert "not made up for" in answer["text"]
+    assert all("waits for its next finding" in one["waits"] for one in answer["waiting"])
 
 
 def test_a_drill_is_marked_names_its_author_and_acts_only_when_told_to() -> None:
