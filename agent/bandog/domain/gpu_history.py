@@ -58,7 +58,11 @@ def line(history: Iterable[GpuEvent]) -> str:
         if name:
             counts[name] = counts.get(name, 0) + _count(event)
             first.setdefault(name, event.at)
-    return ", ".join(f"{count} {name} since {_day(first[name])}" for name, count in counts.items())
+    return ", ".join(f"{_counted(count, name)} since {_day(first[name])}" for name, count in counts.items())
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if name.startswith("Xid") or count == 1 else f"{count} {name}s"
 
 
 def _name(event: GpuEvent) -> str:
@@ -66,11 +70,11 @@ def _name(event: GpuEvent) -> str:
         case "xid":
             return f"Xid {event.data.get('xid')}"
         case "ecc-uncorrected":
-            return "uncorrected ECC errors"
+            return "uncorrected ECC error"
         case "remapped":
-            return "remapped rows"
+            return "remapped row"
         case "excluded":
-            return "exclusions"
+            return "exclusion"
     return ""
 
 

@@ -60,6 +60,12 @@ def test_the_line_names_what_happened_how_often_and_since_when() -> None:
     history = told(xid(63), xid(63, days=10), xid(94, days=11), xid(63, days=20))
     assert gpu_history.line(history) == "3 Xid 63 since 30 Nov 2026, 1 Xid 94 since 11 Dec 2026"
     assert gpu_history.line(()) == ""
+    rest = (
+        GpuEvent(uuid="GPU-5a", at=NOW, what="remapped", data={"count": 2, "total": 7}),
+        GpuEvent(uuid="GPU-5a", at=NOW, what="excluded", data={"by": "ann"}),
+        GpuEvent(uuid="GPU-5a", at=NOW, what="moved", data={}),
+    )
+    assert gpu_history.line(rest) == "2 remapped rows since 30 Nov 2026, 1 exclusion since 30 Nov 2026"
 
 
 def test_only_a_real_xid_of_a_real_line_enters_the_history() -> None:

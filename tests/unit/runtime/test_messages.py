@@ -213,3 +213,21 @@ def test_the_thread_of_an_incident_is_a_message_id_and_stays_the_same() -> None:
     assert first == texts.thread_of(incident(severity=Severity.CRITICAL, state=IncidentState.RESOLVED), "gpu07")
     assert first == "<incident-12.b007b007@gpu07.bandog>"
     assert " " not in texts.thread_of(incident(), "a b\n")
+
+
+def test_a_message_about_a_gpu_carries_what_the_manufacturer_asks_for() -> None:
+    facts = {
+        "xid": 94,
+        "serial": "16530",
+        "part_number": "900-21010",
+        "uuid": "GPU-5a",
+        "history": "3 Xid 63 since 2 Oct 2026, 2 Xid 94 since 5 Nov 2026",
+    }
+    about = incident(facts=facts)
+    for text in (told("opened", about), told("stuck", about), told("step-ended", about, action="relaunch")):
+        assert "Card: serial 16530, part number 900-21010, UUID GPU-5a, slot 0000:e5:00.0" in text
+        assert "History: 3 Xid 63 since 2 Oct 2026, 2 Xid 94 since 5 Nov 2026" in text
+        assert "serial=" not in text
+    assert "Card:" not in told("step-ended", about, action="restart")
+    assert texts.card_lines("task:x", facts) == []
+    assert texts.card_lines("gpu:0000:e5:00.0", {"xid": 94}) == []
