@@ -1,67 +1,32 @@
 """Which services a finding hurts: by the process that it names, else by the GPU: who holds it, else whose it is.
 
-pid → control group → unit or container → service. The process is often dead by the time its line
-is read, so a table of all processes is refreshed every 5 s in a worker and keeps the dead for ten
-minutes. A pid is used again some day; an entry counts for a finding only if its process had begun
-by then (`start` of /proc/<pid>/stat, in clock ticks since boot). A program that only looks at GPUs
-is never blamed.
+pid → control group → unit or container → service, by the table of `process_table`. A pid is used
+again some day; an entry counts for a finding only if its process had begun by then (`start` of
+/proc/<pid>/stat, in clock ticks since boot). A program that only looks at GPUs is never blamed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from ..domain import subjects
 from ..domain.model import Fact, Finding, Instant
-from ..host import boot, cgroups, processes
+from ..host import cgroups, processes
 from ..host.paths import Paths
-from . import containers
-from .holders import KEEP, Cards, Holders, Holding
+from .holders import KEEP, Cards
 from .monitors import OUR_UNIT, is_monitor
 from .placement import Placement, placement
+from .process_table import BLIND_AFTER, Known, Processes, Table
 from .registry import Registry, Service
 
-KEEP_DEAD = timedelta(minutes=10)
-WHOLE_HOST_EVERY = timedelta(seconds=60)
-"""Groups of managed units and containers are read at each refresh, all others this often."""
 EARLY = timedelta(seconds=2)
 """How far a record's time may lie before the start of the process that it names: clocks drift."""
-MOST_ENTRIES = 65536
-BLIND_AFTER = timedelta(seconds=30)
-"""Without a refresh for so long, whole lives of processes may have been missed."""
 
 # For these the driver names the process whose call it served: often nvidia-smi, never the culprit
 # (open-gpu-kernel-modules; GSP RPC time-outs, reset and recovery notices).
 MESSENGER_XIDS = frozenset({119, 120, 143, 154})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """One process as the table knows it; `seen` is when it was last there, since boot."""
-
-    pid: int
-    start: int
-    group: str
-    seen: timedelta
-    comm: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """What a refresh leaves behind; replaced whole, so that the loop never sees a half of it.
-
-    Since `since` there has been a refresh every few seconds, the last one at `now`.
-    """
-
-    boot_id: str = ""
-    since: timedelta = timedelta()
-    now: timedelta = timedelta()
-    by_pid: Mapping[int, tuple[Known, ...]] = dataclasses.field(default_factory=dict)
-    containers: Mapping[str, str] = dataclasses.field(default_factory=dict)  # container id → unit
-    holding: Holding = dataclasses.field(default_factory=dict)
 
 
 class Locator:
@@ -74,118 +39,16 @@ class Locator:
         self.registry = registry
         self._paths = paths
         self._cards = cards
-        self._holders = Holders(paths)
-        self._table = _Table()
-        self._folders: dict[str, str] = {}  # folder of a group → its path as systemd spells it
-        self._near: dict[str, str] = {}  # those of managed units and containers
-        self._walked: timedelta | None = None
-        self._names: dict[str, str | None] = {}  # container id → its name, asked once
-        self._clients: dict[tuple[int, int], str | None] = {}  # client process → what it started
-
-    # -- in a worker
+        self._processes = Processes(paths)
 
     def refresh(self) -> None:
         """Read who is in which group; raises OSError or ValueError where /proc tells nothing of this boot."""
-        facts = boot.boot_facts(self._paths)
-        whole = self._walked is None or facts.up - self._walked >= WHOLE_HOST_EVERY
-        self._walk(whole=whole)
-        if whole:
-            self._walked = facts.up
-        ticks = processes.ticks_per_second()
-        last = self._table if self._table.boot_id == facts.boot_id else None
-        old = {} if last is None else last.by_pid
-        table: dict[int, tuple[Known, ...]] = {}
-        for folder, group in (self._folders | self._near if whole else self._near).items():
-            for pid in cgroups.listed(folder):
-                one = self._entry(pid, group, old.get(pid, ()), facts.up, fresh=whole)
-                if one is not None and one.start / ticks <= facts.up.total_seconds() + 1:
-                    table[pid] = (one,)
-        _keep_dead(table, old, facts.up)
-        managed = [(one.pid, one.start) for one in self._managed(table, facts.up)]
-        look = self._cards.answered() if self._cards is not None else None
-        holding = self._holders.refresh(look, last.holding if last is not None else {}, managed, facts)
-        went_on = last is not None and facts.up - last.now <= BLIND_AFTER
-        self._table = _Table(
-            boot_id=facts.boot_id,
-            since=last.since if last is not None and went_on else facts.up,
-            now=facts.up,
-            by_pid=table,
-            containers=self._containers(table, facts.up),
-            holding=holding,
-        )
+        units = frozenset(service.unit for service in self.registry)
+        self._processes.refresh(units, self._cards.answered() if self._cards is not None else None)
 
-    def _managed(self, table: Mapping[int, tuple[Known, ...]], now: timedelta) -> Iterator[Known]:
-        """Yield the living processes of managed units and of containers."""
-        units = {service.unit for service in self.registry}
-        for known in table.values():
-            for one in known:
-                where = placement(one.group)
-                if one.seen == now and (where.container is not None or not units.isdisjoint(where.units)):
-                    yield one
-
-    def _walk(self, *, whole: bool) -> None:
-        """Learn the groups of managed units and containers, and now and then every group of the host."""
-        units = {service.unit for service in self.registry}
-        root = next(iter(cgroups.roots(self._paths)), None)
-        if root is None:
-            return
-        self._near = {
-            folder: folder.removeprefix(root)
-            for top in cgroups.folders_where(root, lambda name: _is_near(name, units))
-            for folder in cgroups.folders_below(top)
-        }
-        if whole:
-            self._folders = {folder: folder.removeprefix(root) or "/" for folder in cgroups.folders_below(root)}
-
-    def _entry(self, pid: int, group: str, old: tuple[Known, ...], now: timedelta, *, fresh: bool) -> Known | None:
-        last = old[-1] if old else None
-        if last is not None and not fresh and last.group == group:
-            return replace(last, seen=now)
-        task = processes.task_stat(self._paths, pid)
-        return None if task is None else Known(pid=pid, start=task.start, group=group, seen=now, comm=task.comm)
-
-    def _containers(self, table: Mapping[int, tuple[Known, ...]], now: timedelta) -> dict[str, str]:
-        """Return container → unit for the containers that clients in managed units started."""
-        started = dict(self._started(table, now))
-        owners: dict[str, str] = {}
-        if not started:
-            return owners
-        ids = {placement(one.group).container for known in table.values() for one in known}
-        for container in ids - {None}:
-            assert container is not None
-            if container not in self._names:
-                self._names[container] = containers.docker_name(self._paths, container)
-            unit = started.get(self._names[container] or "") or started.get(container) or started.get(container[:12])
-            if unit is not None:
-                owners[container] = unit
-        self._names = {container: name for container, name in self._names.items() if container in ids}
-        return owners
-
-    def _started(self, table: Mapping[int, tuple[Known, ...]], now: timedelta) -> Iterator[tuple[str, str]]:
-        units = {service.unit for service in self.registry}
-        clients: dict[tuple[int, int], str | None] = {}
-        for known in table.values():
-            for one in known:
-                unit = next((unit for unit in placement(one.group).units if unit in units), None)
-                if unit is None:
-                    continue
-                key = (one.pid, one.start)
-                if key in self._clients:
-                    clients[key] = self._clients[key]
-                elif one.seen == now:
-                    clients[key] = self._ask(one.pid)
-                started = clients.get(key)
-                if started is not None:
-                    yield started, unit
-        self._clients = clients
-
-    def _ask(self, pid: int) -> str | None:
-        task = processes.task_stat(self._paths, pid)
-        if task is None or task.state == "D" or task.comm not in containers.CLIENTS:
-            return None
-        return containers.named(containers.arguments(self._paths, pid))
-
-    # -- on the loop
+    @property
+    def _table(self) -> Table:
+        return self._processes.table
 
     def locate(self, finding: Finding) -> tuple[str, ...]:
         """Return the names of the services that the finding hurts, the likeliest first; never raises."""
@@ -307,10 +170,6 @@ class Locator:
         return None if group is None else placement(group)
 
 
-def _is_near(name: str, units: set[str]) -> bool:
-    return cgroups.unescaped(name) in units or placement(name).container is not None
-
-
 def _add(found: list[str], service: Service | None) -> None:
     if service is not None and service.name not in found:
         found.append(service.name)
@@ -324,12 +183,3 @@ def _by(start: int, at: timedelta) -> bool:
 def _begun(known: Iterable[Known], at: timedelta) -> Known | None:
     """Return the latest process of one pid that had begun by `at`."""
     return max((one for one in known if _by(one.start, at)), key=lambda one: one.start, default=None)
-
-
-def _keep_dead(table: dict[int, tuple[Known, ...]], old: Mapping[int, tuple[Known, ...]], now: timedelta) -> None:
-    """Carry over who was not seen this time: dead, or in a group that is not read at each refresh."""
-    for pid, entries in old.items():
-        starts = {one.start for one in table.get(pid, ())}
-        kept = tuple(one for one in entries if one.start not in starts and now - one.seen <= KEEP_DEAD)
-        if kept and len(table) < MOST_ENTRIES:
-            table[pid] = kept + table.get(pid, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Placement:
         return next((one for one in self.units if one.endswith(".service")), self.units[0] if self.units else None)
 
 
+@functools.lru_cache(maxsize=1024)  # asked for each process of the host every few seconds
 def placement(group: str) -> Placement:
     """Return the units and the container of a control group's path, e.g. `/system.slice/vllm.service/worker`."""
     units: list[str] = []
