@@ -415,6 +415,7 @@ class FakeSite:
 
     `child_results`, `resident_results` and `http_results` are functions that answer; without them every
     program ends with 0, every resident one without an answer, and every URL refuses the connection.
+    `gpus` is the real inventory over the fake clock: let it `take` a look.
     """
 
     host: FakeHost

@@ -15,6 +15,7 @@ from ..domain import cards, gpu_history, sightings, subjects
 from ..domain.gpus import Exclusion, GpuEvent, GpuLook, KnownGpu, Look, UnknownGpu
 from ..domain.model import Finding
 from ..host.site import Clock
+from .gpu_names import unknown
 
 FRESH = timedelta(minutes=3)
 """A look older than this says nothing of now: the probe looks every 10 s, once a minute at the worst."""
@@ -63,8 +64,11 @@ class Inventory:
     # --- what a look tells ---------------------------------------------------------------------
 
     def take(self, look: Look) -> None:
-        """Take one look of the probe; thread-safe."""
+        """Take one look of the probe; thread-safe. One that comes after a newer one is dropped."""
         with self._lock:
+            last = self._look
+            if last is not None and last.at.boot_id == look.at.boot_id and look.at.boottime < last.at.boottime:
+                return  # a round that hung and was given up comes back late
             self._look = look
             if look.error or look.hung:
                 return
@@ -75,8 +79,8 @@ class Inventory:
             for event in seen.events:
                 self._note(event)
             for gpu in look.gpus:
-                last = next((one for one in before.gpus if one.uuid == gpu.uuid), None) if before else None
-                for event in sightings.growth(self._histories.get(gpu.uuid, ()), last, gpu, look):
+                earlier = next((one for one in before.gpus if one.uuid == gpu.uuid), None) if before else None
+                for event in sightings.growth(self._histories.get(gpu.uuid, ()), earlier, gpu, look):
                     self._note(event)
                 if gpu.uuid and self._is_due(gpu.uuid):
                     self._dirty.add(gpu.uuid)
@@ -277,23 +281,3 @@ def unfit(gpu: GpuLook) -> str:
     if gpu.recovery not in (None, "none"):
         return f"the driver asks for {gpu.recovery}"
     return ""
-
-
-def unknown(name: str, known: Iterable[KnownGpu]) -> str:
-    """Return one line for a name that is no card of this host, with the nearest ones."""
-    some = list(known)
-    text = "".join(one if one.isprintable() else "?" for one in name.strip()[:80])
-    if text.isdecimal():
-        return f"{text} is an index, and indices shift when a card is missing; give its PCI address or UUID"
-    if not some:
-        return f"there is no GPU {text}: none has been seen on this host yet"
-    wanted = text.lower()
-    near = sorted(some, key=lambda one: -max(_alike(wanted, one.slot), _alike(wanted, one.uuid.lower())))
-    names = ", ".join(f"{one.slot} ({one.uuid})" for one in near[:3])
-    return f"there is no GPU {text}; nearest: {names}"
-
-
-def _alike(a: str, b: str) -> float:
-    from difflib import SequenceMatcher  # for an operator's slip only
-
-    return SequenceMatcher(None, a, b).ratio()

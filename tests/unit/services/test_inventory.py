@@ -95,6 +95,14 @@ def test_an_old_look_or_one_without_an_answer_makes_nothing_usable(host: Host) -
     assert host.inventory.answered() is not None
 
 
+def test_a_round_that_was_given_up_and_comes_back_late_changes_nothing(host: Host) -> None:
+    late = Look(at=host.clock.now(), gpus=(gpu(0),))
+    host.clock.advance(timedelta(minutes=1))
+    host.look(gpu(0), gpu(1))
+    host.inventory.take(late)
+    assert host.usable() == list(SLOTS[:2])
+
+
 def test_an_excluded_card_is_known_and_not_usable_also_after_a_restart_and_a_boot(host: Host) -> None:
     card = host.inventory.exclude("00000000:E5:00.0", reason="second Xid 94", by="xid", xid=94, incident=7)
     assert card.exclusion is not None and card.exclusion.state == "out" and card.exclusion.incident == 7
