@@ -248,6 +248,56 @@ def a_plugin_that_ends_the_agent_is_left_out_after_the_second_time(scene: Scene)
     assert host.ended() == 3
 
 
+DEADLY_PROOF = """
+import os
+
+from bandog import Action, Result, hookimpl
+
+
+class Deadly(Action):
+    name = "deadly"
+
+    def run(self, request, site):
+        return Result.done("done")
+
+    {way} prove(self, request, result, site):
+        os._exit(3)
+
+
+@hookimpl
+def register_actions(register):
+    register(Deadly)
+"""
+
+
+def an_action_whose_proof_ends_the_agent(scene: Scene, way: str, deaths: int) -> None:
+    """Each start asks for the proof once more; when the action is left out, the ladder goes on."""
+    policies, plugins = {"10-test": POLICY.format(first="deadly")}, {"deadly": DEADLY_PROOF.replace("{way}", way)}
+    host = scene.world(policies=policies, plugins=plugins, rate=RATE)
+    host.settle_in()
+    host.kernel.print(xid(1))
+    for _ in range(deaths):
+        assert host.ended() == 3
+        host.spawn()
+    host.until(lambda: ended(host, 1), alive=True)
+    host.stop()
+    ends = {one.request.action: (one.state, one.why) for one in host.requests()}
+    assert ends["deadly"][0] is StepState.FAILED, ends
+    assert ends["restart"][0] is StepState.PROVED, ends
+    assert host.jobs() == {"restart s1.service": 1}
+    assert "tries it again" in host.log()
+
+
+def a_proof_on_the_loop_that_ends_the_agent_is_asked_for_twice(scene: Scene) -> None:
+    """It is the only one that can have been it."""
+    an_action_whose_proof_ends_the_agent(scene, "async def", 2)
+
+
+def a_proof_in_a_thread_that_ends_the_agent_is_asked_for_three_times(scene: Scene) -> None:
+    """A death from outside may have met it by chance, but not three times in a row."""
+    an_action_whose_proof_ends_the_agent(scene, "def", 3)
+
+
 def killed_at_random(scene: Scene, kills: int, seed: int) -> None:
     """Kill the agent at random moments of its life, its start included, while faults come in; let it end all."""
     chance = random.Random(seed)
@@ -305,6 +355,8 @@ STORIES: list[Story] = [
     killed_right_after_the_act_it_proves_it,
     a_power_cut_in_the_middle_of_a_ladder_is_settled_by_the_boot_id,
     a_plugin_that_ends_the_agent_is_left_out_after_the_second_time,
+    a_proof_on_the_loop_that_ends_the_agent_is_asked_for_twice,
+    a_proof_in_a_thread_that_ends_the_agent_is_asked_for_three_times,
     at_random(13, SEED),
     at_random(12, SEED + 1),
 ]

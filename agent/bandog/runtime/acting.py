@@ -1,7 +1,8 @@
 """Calling an action: the third and last door at which everything that a plugin raises is caught.
 
 `run`, `prove` and `proof_time` are a plugin's code. Coroutine functions run on the loop, plain
-ones in a worker, both under a deadline; whatever comes of it is a value.
+ones in a worker, both under a deadline; whatever comes of it is a value. A guard, if there is one,
+watches what runs on the loop, and remembers who was at work should the agent die in it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -19,6 +21,7 @@ from ..domain.model import EMPTY, Proof, ProofState, Request, Result, ResultStat
 from ..domain.policy import format_duration
 from ..host.site import Site
 from ..plugin import Action
+from .guard import Guard, PluginTimeout
 from .workers import Workers, WorkersBusy, WorkerTimeout
 
 log = logging.getLogger(__name__)
@@ -47,10 +50,11 @@ class Ran:
     late: asyncio.Future[None] | None = None
 
 
-async def run(action: Action, request: Request, site: Site, workers: Workers) -> Ran:
+async def run(action: Action, request: Request, site: Site, workers: Workers, guard: Guard | None = None) -> Ran:
     """Run the action once; raises nothing but CancelledError."""
+    desk = _Desk(action.name, workers, guard)
     try:
-        value = await _call(lambda: action.run(request, site), action.run, action.run_deadline, action.name, workers)
+        value = await desk.call(lambda: action.run(request, site), action.run, action.run_deadline)
     except asyncio.CancelledError:
         raise
     except WorkersBusy as error:
@@ -69,14 +73,19 @@ async def run(action: Action, request: Request, site: Site, workers: Workers) ->
 
 
 async def prove(
-    action: Action, request: Request, result: Result, site: Site, workers: Workers, left: timedelta
+    action: Action,
+    request: Request,
+    result: Result,
+    site: Site,
+    workers: Workers,
+    left: timedelta,
+    guard: Guard | None = None,
 ) -> Proof:
     """Look once whether it helped; what cannot be told is NOT_YET. Raises nothing but CancelledError."""
     deadline = min(PROOF_CALL, max(left, timedelta(seconds=1)))
+    desk = _Desk(action.name, workers, guard)
     try:
-        value = await _call(
-            lambda: action.prove(request, result, site), action.prove, deadline, f"{action.name}.prove", workers
-        )
+        value = await desk.call(lambda: action.prove(request, result, site), action.prove, deadline, "prove")
     except asyncio.CancelledError:
         raise
     except (WorkersBusy, WorkerTimeout, Overrun) as error:
@@ -90,12 +99,13 @@ async def prove(
     return replace(value, why=_sentence(value.why), facts=_expressible(value.facts, action.name))
 
 
-async def proof_time(action: Action, request: Request, site: Site, workers: Workers) -> timedelta:
+async def proof_time(
+    action: Action, request: Request, site: Site, workers: Workers, guard: Guard | None = None
+) -> timedelta:
     """Return how long the proof may take, the action's default if it cannot say."""
+    desk = _Desk(action.name, workers, guard)
     try:
-        value = await workers.run(
-            lambda: action.proof_time(request, site), deadline=PROOF_TIME_CALL, name=f"{action.name}.proof_time"
-        )
+        value = await desk.work(lambda: action.proof_time(request, site), PROOF_TIME_CALL, "proof_time")
     except asyncio.CancelledError:
         raise
     except Exception as error:
@@ -104,13 +114,37 @@ async def proof_time(action: Action, request: Request, site: Site, workers: Work
     return value if isinstance(value, timedelta) else action.proof_deadline
 
 
-async def _call(
-    call: Callable[[], Any], method: Callable[..., Any], deadline: timedelta, name: str, workers: Workers
-) -> Any:
-    if inspect.iscoroutinefunction(method):
-        return await _await(call(), deadline, name)
-    value = await workers.run(call, deadline=deadline, name=name)
-    return await _await(value, deadline, name) if inspect.isawaitable(value) else value
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Where the calls of one action are made."""
+
+    action: str
+    workers: Workers
+    guard: Guard | None
+
+    async def call(
+        self, call: Callable[[], Any], method: Callable[..., Any], deadline: timedelta, proof: str = ""
+    ) -> Any:
+        """Call on the loop or in a thread, as `method` is written; `proof` is its name if it proves."""
+        name = f"{self.action}.{proof}" if proof else self.action
+        if inspect.iscoroutinefunction(method):
+            return await _await(self._watched(call()), deadline, name)
+        value = await self.work(call, deadline, proof)
+        return await _await(self._watched(value), deadline, name) if inspect.isawaitable(value) else value
+
+    async def work(self, call: Callable[[], Any], deadline: timedelta, proof: str = "") -> Any:
+        """Call in a thread."""
+        if not proof:
+            return await self.workers.run(call, deadline=deadline, name=self.action)
+
+        def prove() -> Any:
+            with self.guard.proof(self.action, proof) if self.guard is not None else nullcontext():
+                return call()
+
+        return await self.workers.run(prove, deadline=deadline, name=f"{self.action}.{proof}")
+
+    def _watched(self, work: Awaitable[Any]) -> Awaitable[Any]:
+        return self.guard.steps(self.action, work) if self.guard is not None and inspect.iscoroutine(work) else work
 
 
 async def _await(work: Awaitable[Any], deadline: timedelta, name: str) -> Any:
@@ -132,6 +166,8 @@ async def _contained(work: Awaitable[Any], name: str) -> Any:
     """A task that raises SystemExit or KeyboardInterrupt ends the whole loop, and each start would prove again."""
     try:
         return await work
+    except PluginTimeout as error:
+        raise ActionCrash(str(error)) from error
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise ActionCrash(f"{name} raised {type(error).__name__}") from error
 

@@ -26,6 +26,7 @@ from . import acting
 from .admission import RECHECK, Admission, Mode
 from .course import Course, End
 from .gates import Gate
+from .guard import Guard
 from .slot import Slot
 from .workers import Workers
 
@@ -63,6 +64,7 @@ class Executor:
         service_of: Callable[[str], Service | None],
         mode: Callable[[], Mode],
         on_tripped: Callable[[str], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.ledger = ledger
         self.actions = actions
@@ -71,6 +73,7 @@ class Executor:
         self._clock = clock
         self._store = store
         self._workers = workers
+        self._guard = guard
         self._report_to = report
         self._on_tripped = on_tripped
         self._courses: dict[str, Course] = {}
@@ -341,7 +344,7 @@ class Executor:
             self._report(course, StepState.RUNNING)
         course.acting = asyncio.get_running_loop().create_future()
         try:
-            ran = await acting.run(action, course.request, self._site, self._workers)
+            ran = await acting.run(action, course.request, self._site, self._workers, self._guard)
             if ran.result.state is ResultState.DONE:
                 course.result, course.proving = ran.result, self._clock.now()
                 course.state = StepState.PROVING
@@ -390,7 +393,7 @@ class Executor:
 
     async def _prove(self, course: Course, action: Action, result: Result, *, taken_up: bool = False) -> End:
         request, began = course.request, course.proving or self._clock.now()
-        limit = await acting.proof_time(action, request, self._site, self._workers)
+        limit = await acting.proof_time(action, request, self._site, self._workers, self._guard)
         now, last = self._clock.now(), ""
         # While the agent was away nobody looked, so at least half of the time is left to look now.
         spent = min(now.since(began), limit / 2) if taken_up else now.since(began)
@@ -399,7 +402,7 @@ class Executor:
             if left <= timedelta():
                 why = f"not proved within {format_duration(limit)}" + (f": {last}" if last else "")
                 return End(StepState.FAILED, why, result.facts)
-            proof = await acting.prove(action, request, result, self._site, self._workers, left)
+            proof = await acting.prove(action, request, result, self._site, self._workers, left, self._guard)
             if proof.state is not ProofState.NOT_YET:
                 return self._proved(course, result, proof)
             last = proof.why or last

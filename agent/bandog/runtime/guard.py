@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import FrameType
+from typing import Any, Generic, TypeVar
 
 from .holding import LOOP, Holding
+
+T = TypeVar("T")
 
 SIGNAL = signal.SIGRTMIN + 3
 """Free for applications; systemd uses SIGRTMIN+0 … +29 only towards PID 1."""
@@ -68,18 +72,29 @@ class Guard:
             self.stop()
 
     @contextlib.contextmanager
-    def watch(self, name: str) -> Iterator[None]:
-        """Let the block of plugin `name` run for at most the limit; raises PluginTimeout in it after that."""
+    def watch(self, name: str, call: int = 0) -> Iterator[None]:
+        """Let the block of plugin `name` run for at most the limit; raises PluginTimeout in it after that.
+
+        `call` tells one call from another, should the agent die in it: the stamp of a record.
+        """
         self._count += 1
         self._call = (name, self._count)
         if self._holding is not None:
-            self._holding.hold(name, self._slot)
+            self._holding.hold(name, self._slot, call)
         try:
             yield
         finally:
             self._call = None
             if self._holding is not None:
                 self._holding.let_go(self._slot)
+
+    def steps(self, name: str, work: Coroutine[Any, Any, T]) -> Watched[T]:
+        """Return `work` of plugin `name` as an awaitable; each of its steps on the loop is watched."""
+        return Watched(self, name, work)
+
+    def proof(self, name: str, method: str) -> AbstractContextManager[None]:
+        """Return what to enter, in whatever thread, while a `method` that proves action `name` is at work there."""
+        return self._holding.proof(name, method) if self._holding is not None else nullcontext()
 
     def _watch(self) -> None:
         seen: tuple[str, int] | None = None
@@ -96,3 +111,29 @@ class Guard:
             name, _ = self._call
             self._call = None
             raise PluginTimeout(f"{name} held the loop for more than {self._limit:g} s")
+
+
+class Watched(Generic[T]):
+    """A coroutine that holds the loop from one `await` to the next, like a call that is made again and again."""
+
+    def __init__(self, guard: Guard, name: str, work: Coroutine[Any, Any, T]) -> None:
+        self._guard = guard
+        self._name = name
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Pass on whatever it waits for, and whatever comes of that."""
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                with self._guard.watch(self._name):
+                    waits_for = self._work.send(value) if error is None else self._work.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            value, error = None, None
+            try:
+                value = yield waits_for
+            except BaseException as thrown:  # a cancellation, for one: it is the coroutine's to answer
+                error = thrown

@@ -83,7 +83,7 @@ class Pipeline:
         self.counts["records"] += 1
         for detector in tuple(self.detectors):
             if self._wanted[detector.name].wants_text(record.text) or self._wants_all(detector):
-                self._call(detector, partial(detector.feed, record))
+                self._call(detector, partial(detector.feed, record), record.usec or 0)
 
     def flush(self) -> None:
         """Once a second: let open detectors close what has ended."""
@@ -99,9 +99,9 @@ class Pipeline:
             self._unplug(detector, error)
             return False
 
-    def _call(self, detector: LogDetector, work: Callable[[], Iterable[Finding]]) -> None:
+    def _call(self, detector: LogDetector, work: Callable[[], Iterable[Finding]], stamp: int = 0) -> None:
         try:
-            with self._guard.watch(detector.name):
+            with self._guard.watch(detector.name, stamp):
                 findings = findings_of(work())
         # The second of the three doors where everything is caught: a plugin at work on the loop. SystemExit
         # too: it would end the agent, and each start would read the record that caused it again.
