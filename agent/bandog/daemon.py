@@ -45,7 +45,6 @@ from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
 from .runtime.holding import LOADING, Holding
 from .runtime.hooks import ChangeHooks
-from .runtime.keys import Keys
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
 from .runtime.operations import Operations
@@ -226,8 +225,7 @@ class Daemon:
             note=lambda request, facts: self.executor.note(request, facts),
             tell=self._tell_request,
         )
-        keys = Keys(self.paths.etc, os.environ, self.secrets)
-        self.services = ServiceBook(Registry(self.config.services), self.site, keys)
+        self.services = ServiceBook(Registry(self.config.services), self.site)
         self.site.services, self.site.gpus = self.services, inventory
 
     def _build_sender(self) -> None:
