@@ -25,7 +25,7 @@ def look(*gpus: GpuLook, minutes: int = 0) -> Look:
     return Look(at=NOW.plus(timedelta(minutes=minutes)), gpus=gpus)
 
 
-def whats(found: sightings.Sighting) -> list[tuple[str, str]]:
+def happenings(found: sightings.Sighting) -> list[tuple[str, str]]:
     return [(one.uuid, one.what) for one in found.events]
 
 
@@ -40,7 +40,7 @@ def test_the_first_look_defines_what_is_expected() -> None:
         "two": (B, True),
     }
     assert found.cards["one"].serial == "7"
-    assert whats(found) == [("one", "seen"), ("two", "seen")]
+    assert happenings(found) == [("one", "seen"), ("two", "seen")]
 
 
 def test_a_card_seen_again_changes_nothing_but_its_time() -> None:
@@ -54,21 +54,21 @@ def test_a_card_seen_again_changes_nothing_but_its_time() -> None:
 def test_a_card_in_another_slot_is_noted_and_keeps_its_identity() -> None:
     found = sightings.sight(known(gpu("one", A)), look(gpu("one", B)))
     assert found.cards["one"].slot == B
-    assert whats(found) == [("one", "moved")]
+    assert happenings(found) == [("one", "moved")]
 
 
 def test_a_new_card_in_a_known_slot_replaces_the_old_one_which_is_no_longer_missing() -> None:
     found = sightings.sight(known(gpu("one", A)), look(gpu("new", A)))
     assert not found.cards["one"].expected
     assert found.cards["new"].expected
-    assert whats(found) == [("new", "seen"), ("one", "replaced"), ("new", "replaces")]
+    assert happenings(found) == [("new", "seen"), ("one", "replaced"), ("new", "replaces")]
 
 
 def test_a_slot_that_a_known_card_took_over_replaces_nothing() -> None:
     """With one card missing, the bus numbers of the others may shift into its place."""
     found = sightings.sight(known(gpu("one", A), gpu("two", B)), look(gpu("two", A)))
     assert found.cards["one"].expected, "it is missing, not replaced"
-    assert whats(found) == [("two", "moved")]
+    assert happenings(found) == [("two", "moved")]
 
 
 def test_a_new_card_where_a_moved_one_was_replaces_nothing() -> None:
@@ -80,7 +80,7 @@ def test_a_card_that_was_forgotten_and_is_there_is_expected_again() -> None:
     cards = sightings.sight(known(gpu("one", A)), look(gpu("new", A))).cards
     found = sightings.sight(cards, look(gpu("new", A), gpu("one", B)))
     assert found.cards["one"].expected
-    assert ("one", "back") in whats(found)
+    assert ("one", "back") in happenings(found)
 
 
 def test_a_gpu_without_a_uuid_is_nobody() -> None:
