@@ -25,13 +25,26 @@ from .domain.model import (
 from .hookspecs import hookimpl
 from .host import cgroups, processes
 from .host.processes import Task, task_state, tasks_in_cgroup
-from .host.site import Answer, ChildOutcome, Clock, Gpus, Host, HttpReply, Readiness, Resident, Services, Site
+from .host.site import (
+    Answer,
+    CanaryAnswer,
+    ChildOutcome,
+    Clock,
+    Gpus,
+    Host,
+    HttpReply,
+    Readiness,
+    Resident,
+    Services,
+    Site,
+)
 from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
 from .plugin import Action, LogDetector, Options, Probe
 
 __all__ = [
     "Action",
     "Answer",
+    "CanaryAnswer",
     "ChildOutcome",
     "Clock",
     "Duration",

@@ -45,6 +45,7 @@ from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
 from .runtime.holding import LOADING, Holding
 from .runtime.hooks import ChangeHooks
+from .runtime.keys import Keys
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
 from .runtime.operations import Operations
@@ -225,7 +226,8 @@ class Daemon:
             note=lambda request, facts: self.executor.note(request, facts),
             tell=self._tell_request,
         )
-        self.services = ServiceBook(Registry(self.config.services), self.site)
+        keys = Keys(self.paths.etc, os.environ, self.secrets)
+        self.services = ServiceBook(Registry(self.config.services), self.site, keys)
         self.site.services, self.site.gpus = self.services, inventory
 
     def _build_sender(self) -> None:

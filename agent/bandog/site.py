@@ -13,7 +13,7 @@ from .host.child import Children
 from .host.http import HttpClient
 from .host.paths import Paths
 from .host.resident import Resident
-from .host.site import ChildOutcome, Clock, Gpus, HttpReply, Readiness, Services
+from .host.site import CanaryAnswer, ChildOutcome, Clock, Gpus, HttpReply, Readiness, Services
 from .host.systemd_types import Systemd
 from .services.inventory import Inventory
 
@@ -30,6 +30,12 @@ class _NoServices:
         raise KeyError(name)
 
     def ready(self, name: str) -> Readiness:
+        raise KeyError(name)
+
+    def canary(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> CanaryAnswer:
+        raise KeyError(name)
+
+    def serves(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> Readiness:
         raise KeyError(name)
 
 

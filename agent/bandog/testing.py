@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from .domain.model import EMPTY, Finding, Instant, Record, Request
 from .host.paths import Paths
-from .host.site import Answer, ChildOutcome, HttpReply, Readiness
+from .host.site import Answer, CanaryAnswer, ChildOutcome, HttpReply, Readiness
 from .host.systemd_types import JobOutcome, SystemdError, UnitState
 from .plugin import LogDetector
 from .services.inventory import Inventory
@@ -350,11 +350,15 @@ class FakeHost:
 
 
 class FakeServices:
-    """The services of a test; `readiness` holds what `ready` answers, ready by default."""
+    """The services of a test; `readiness` holds what `ready` answers, `canaries` what `canary` does.
+
+    Unscripted, each is ready and its canary gets 8 tokens, or says that there is none.
+    """
 
     def __init__(self, *services: Service) -> None:
         self.registry = Registry(services)
         self.readiness: dict[str, Readiness | Sequence[Readiness]] = {}
+        self.canaries: dict[str, CanaryAnswer | Sequence[CanaryAnswer]] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return every name in start order."""
@@ -366,13 +370,32 @@ class FakeServices:
 
     def ready(self, name: str) -> Readiness:
         """Answer as scripted: one answer for ever, or a sequence of which the last one stays."""
-        answer = self.readiness.get(name, Readiness(ready=True, why="scripted"))
-        if isinstance(answer, Readiness):
-            return answer
-        first, *rest = answer
-        if rest:
-            self.readiness[name] = rest
-        return first
+        return _scripted(self.readiness, name, Readiness(ready=True, why="scripted"))
+
+    def canary(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> CanaryAnswer:
+        """Answer as scripted: one answer for ever, or a sequence of which the last one stays."""
+        if name not in self.canaries and not self.registry.get(name).canary:
+            return CanaryAnswer(ok=None, why="no canary is configured")
+        return _scripted(self.canaries, name, CanaryAnswer(ok=True, why="scripted", model="scripted", tokens=8))
+
+    def serves(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> Readiness:
+        """Answer `ready`, and where it is ready and has a canary, what that says."""
+        ready = self.ready(name)
+        if ready.ready is not True or not (name in self.canaries or self.registry.get(name).canary):
+            return ready
+        answer = self.canary(name, deadline=deadline)
+        return Readiness(ready=answer.ok, why=f"{ready.why}; canary: {answer.why}")
+
+
+def _scripted(answers: dict[str, T | Sequence[T]], name: str, default: T) -> T:
+    """Return the next answer of a script; the last one of a sequence stays."""
+    answer = answers.get(name, default)
+    if not isinstance(answer, Sequence):
+        return answer
+    first, *rest = answer
+    if rest:
+        answers[name] = rest
+    return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 
 import click
@@ -17,6 +18,8 @@ from ..host.http import HttpClient
 from ..host.site import Readiness
 from ..host.systemd import SystemdBus
 from ..pluginloader import load_catalogue
+from ..runtime.keys import Keys
+from ..runtime.secrets import Secrets
 from ..services import start_order
 from ..services.readiness import ServiceBook
 from ..services.registry import Registry, Service
@@ -86,7 +89,7 @@ async def _start(
         note=no_note,
         tell=lambda *_: None,
     )
-    book = ServiceBook(registry, site)
+    book = ServiceBook(registry, site, Keys(paths.etc, os.environ, Secrets()))
 
     def ask(name: str) -> Awaitable[Readiness]:
         return asyncio.to_thread(book.ready, name)

@@ -114,6 +114,27 @@ class Readiness:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryAnswer:
+    """What came of one short completion. `ok` is True for tokens, False for an answer that no healthy
+    server gives, None where that cannot be told: refused, timed out, no key, not let in, no canary.
+
+    `why` is one line for people; `model` the name that was asked, "" before it was known; `took` the time of
+    the whole exchange; `tokens` those of the answer, None where the server does not count them.
+    """
+
+    ok: bool | None
+    why: str
+    model: str = ""
+    took: timedelta = timedelta()
+    tokens: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """`took` in seconds, for facts."""
+        return self.took.total_seconds()
+
+
 class Services(Protocol):
     """The services that the operator named, and what can be learnt of each. Blocking: for workers."""
 
@@ -125,6 +146,14 @@ class Services(Protocol):
 
     def ready(self, name: str) -> Readiness:
         """Ask the service once whether it serves, by its `ready:`; at most a few seconds."""
+
+    def canary(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> CanaryAnswer:
+        """Ask the service's model for one short completion, by its `canary:`; KeyError if unknown."""
+
+    def serves(self, name: str, *, deadline: timedelta = timedelta(seconds=15)) -> Readiness:
+        """Ask `ready`, and where it is ready and has a `canary:`, that too within `deadline`.
+
+        At most 10 s and `deadline`, so that one look of a proof can ask."""
 
 
 class Gpus(Protocol):
@@ -175,7 +204,7 @@ class Gpus(Protocol):
 
 
 class Site(Protocol):
-    """What an action or a probe may use. `child`, `http`, `wait` and `services.ready` block: workers only."""
+    """What an action or a probe may use. `child`, `http`, `wait` and `services` block: workers only."""
 
     @property
     def paths(self) -> Paths:

@@ -6,11 +6,13 @@ nor condemns (a busy server is no dead server).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
-from ..host.site import ChildOutcome, HttpReply, Readiness, Site
+from ..host.site import CanaryAnswer, ChildOutcome, HttpReply, Readiness, Site
 from ..host.systemd_types import SystemdError
 from ..host.tcp import TcpProbe
+from .canary import DEADLINE, NoKey, ask
 from .registry import Ready, Registry, Service
 
 _HTTP = timedelta(seconds=5)
@@ -20,12 +22,21 @@ _UNIT = timedelta(seconds=5)
 _BODY = 4096
 
 
-class ServiceBook:
-    """The operator's services and what can be asked of them; implements `host.site.Services`."""
+def no_key(name: str) -> str:
+    """Have no credentials at all."""
+    raise NoKey("no credentials can be read here")
 
-    def __init__(self, registry: Registry, means: Site) -> None:
+
+class ServiceBook:
+    """The operator's services and what can be asked of them; implements `host.site.Services`.
+
+    `key` returns the API key of a credential's name for canaries, or raises NoKey.
+    """
+
+    def __init__(self, registry: Registry, means: Site, key: Callable[[str], str] = no_key) -> None:
         self._registry = registry
         self._means = means
+        self._key = key
         self._tcp = TcpProbe()
 
     def replace(self, registry: Registry) -> None:
@@ -48,6 +59,24 @@ class ServiceBook:
     def ready(self, name: str) -> Readiness:
         """Ask once; KeyError if the service is unknown. At most 10 s, for worker threads."""
         return check(self._registry.get(name), self._means, self._tcp)
+
+    def canary(self, name: str, *, deadline: timedelta = DEADLINE) -> CanaryAnswer:
+        """Ask its model for one short completion; KeyError if the service is unknown. For worker threads."""
+        service = self._registry.get(name)
+        if not service.canary:
+            return CanaryAnswer(ok=None, why="no canary is configured")
+        return ask(service.canary, self._means, self._key, deadline=deadline)
+
+    def serves(self, name: str, *, deadline: timedelta = DEADLINE) -> Readiness:
+        """Ask `ready`, then the canary if there is one; at most 10 s and `deadline`, for worker threads.
+
+        A canary that learnt nothing leaves it unknown: readiness alone does not prove that tokens come.
+        """
+        ready = self.ready(name)
+        if ready.ready is not True or not self._registry.get(name).canary:
+            return ready
+        answer = self.canary(name, deadline=deadline)
+        return Readiness(ready=answer.ok, why=f"{ready.why}; canary: {answer.why}")
 
 
 def check(service: Service, means: Site, tcp: TcpProbe) -> Readiness:
