@@ -28,8 +28,8 @@ ADDRESS = click.argument("address", metavar="ADDRESS")
 def gpu() -> None:
     """Show GPUs, keep one out of use, return it.
 
-    ADDRESS is a PCI address in any spelling (0000:e5:00.0, e5:00 with its domain, NVML's 00000000:E5:00.0) or a
-    UUID. An index is refused: indices shift when a card is missing.
+    ADDRESS is a PCI address in any spelling (0000:e5:00.0, e5:00, NVML's 00000000:E5:00.0) or a UUID. An index is
+    refused: indices shift when a card is missing.
     """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -21,6 +22,8 @@ FRESH = timedelta(minutes=3)
 """A look older than this says nothing of now: the probe looks every 10 s, once a minute at the worst."""
 WRITE_SEEN = timedelta(hours=1)
 """How often it is worth a write that a card was seen once more."""
+MOST_WORDS = 200
+"""Characters of a reason; fifty exclusions must fit into a row."""
 MOST_EVENTS = 2048
 """Lines of history that wait to be written; beyond, the oldest are dropped."""
 
@@ -147,17 +150,21 @@ class Inventory:
     ) -> KnownGpu:
         """Keep the card at `address` (or of that UUID) out of use; with `kind` or `xid` it is a fault's doing."""
         now = self._clock.now()
-        new = Exclusion(reason=reason, by=by, since=now, kind=kind, xid=xid, incident=incident)
+        new = Exclusion(
+            reason=reason[:MOST_WORDS], by=by[:MOST_WORDS], since=now, kind=kind, xid=xid, incident=incident
+        )
 
         def step(card: KnownGpu) -> KnownGpu:
             return cards.exclude(card, new, now)
 
-        return self._step(address, step, "excluded", by=by, reason=reason, xid=xid, incident=incident)
+        return self._step(address, step, "excluded", by=new.by, reason=new.reason, xid=xid, incident=incident)
 
     def give_back(self, address: str, *, by: str) -> KnownGpu:
         """Return the card to use on a person's word; unchanged where it is not excluded."""
         now = self._clock.now()
-        return self._step(address, lambda card: cards.give_back(card, by, now), "returned", by=by)
+        return self._step(
+            address, lambda card: cards.give_back(card, by[:MOST_WORDS], now), "returned", by=by[:MOST_WORDS]
+        )
 
     def on_probation(self, address: str, *, by: str = "boot check") -> KnownGpu:
         """Put the card on probation after it passed the boot check; unchanged unless `awaiting_check` names it."""
@@ -254,13 +261,12 @@ class Inventory:
         uuid = next((uuid for uuid in self._cards if uuid.lower() == name.strip().lower()), None)
         if uuid is not None:
             return self._cards[uuid]
-        try:
-            card = self.at(subjects.pci_address(name))
-        except ValueError:
-            card = None
-        if card is None:
-            raise UnknownGpu(unknown(name, self.known()))
-        return card
+        for spelling in (name, f"0000:{name.strip()}"):  # lspci leaves out the domain 0000
+            with suppress(ValueError):
+                card = self.at(subjects.pci_address(spelling))
+                if card is not None:
+                    return card
+        raise UnknownGpu(unknown(name, self.known()))
 
 
 def _key(line: GpuEvent) -> tuple[str, str, str, float, object]:

@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandog import Finding, GpuLook, Look, Severity, UnknownGpu
+from bandog.domain import cards
 from bandog.services.inventory import FRESH, WRITE_SEEN, Inventory
+from bandog.store.encode import encode
+from bandog.store.rows import AddGpuEvent, SaveGpu
 from bandog.testing import FakeClock
 
 SLOTS = ("0000:17:00.0", "0000:41:00.0", "0000:e5:00.0", "10000:01:00.0")
@@ -122,6 +125,15 @@ def test_an_exclusion_follows_the_card_and_not_the_slot(host: Host) -> None:
     assert [one.what for one in host.inventory.history("GPU-22")] == ["seen", "excluded", "moved"]
 
 
+def test_the_longest_reasons_of_all_exclusions_still_fit_into_a_row(host: Host) -> None:
+    for _ in range(cards.MOST_EXCLUSIONS):
+        host.inventory.exclude(SLOTS[2], reason="\U0001f525" * 60_000, by="a" * 60_000)
+        host.inventory.give_back(SLOTS[2], by="ann")
+    drained = host.inventory.drain()
+    for row in (*(SaveGpu(card=one) for one in drained.cards), *(AddGpuEvent(event=one) for one in drained.events)):
+        encode(row)
+
+
 def test_a_probation_that_is_over_ends_without_a_look(host: Host) -> None:
     host.inventory.exclude(SLOTS[2], reason="r", by="xid", xid=94)
     host.clock.reboot()
@@ -132,7 +144,9 @@ def test_a_probation_that_is_over_ends_without_a_look(host: Host) -> None:
     assert host.inventory.history("GPU-22")[-1].what == "probation-ended"
 
 
-@pytest.mark.parametrize("name", ["0000:e5:00.0", "0000:E5:00", "00000000:E5:00.0", "GPU-22", "gpu-22 "])
+@pytest.mark.parametrize(
+    "name", ["0000:e5:00.0", "0000:E5:00", "e5:00.0", "E5:00", "00000000:E5:00.0", "GPU-22", "gpu-22 "]
+)
 def test_a_card_is_found_by_any_spelling(host: Host, name: str) -> None:
     assert host.inventory.find(name).uuid == "GPU-22"
 
