@@ -225,9 +225,19 @@ def register_detectors(register):
 """
 
 
+BROKEN = """\
+policy: test-broken
+match: {kind: agent.plugin-broken}
+quiet: 24h
+resolve: quiet
+notify: [oncall]
+"""
+
+
 def a_plugin_that_ends_the_agent_is_left_out_after_the_second_time(scene: Scene) -> None:
     """Each start reads the record that did it once more."""
-    host = scene.world(policies={"10-test": POLICY.format(first="restart")}, plugins={"deadly": DEADLY}, rate=RATE)
+    policies = {"10-test": POLICY.format(first="restart"), "90-broken": BROKEN}
+    host = scene.world(policies=policies, plugins={"deadly": DEADLY}, rate=RATE)
     host.settle_in()
     host.kernel.print("lab deadly")
     assert host.ended() == 3
@@ -237,9 +247,10 @@ def a_plugin_that_ends_the_agent_is_left_out_after_the_second_time(scene: Scene)
     host.start()
     assert "plugin=deadly" in host.log()
     assert "it ended the agent 2 times" in host.log()
+    host.until(lambda: any("deadly" in one for one in host.told("it ended the agent 2 times")), alive=True)
     host.kernel.print("lab deadly")
     host.kernel.print(xid(1))
-    host.until(lambda: ended(host, 1), alive=True)
+    host.until(lambda: ended(host, 2), alive=True)
     host.stop()
     assert host.jobs() == {"restart s1.service": 1}
 

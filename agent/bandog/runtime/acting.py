@@ -39,7 +39,7 @@ class ActionCrash(Exception):
 
 
 class Overrun(Exception):
-    """A coroutine of an action took longer than its deadline and was cancelled."""
+    """A coroutine of an action took longer than its deadline, or held the loop too long, and was ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ async def _contained(work: Awaitable[Any], name: str) -> Any:
     try:
         return await work
     except PluginTimeout as error:
-        raise ActionCrash(str(error)) from error
+        raise Overrun(str(error)) from error
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise ActionCrash(f"{name} raised {type(error).__name__}") from error
 

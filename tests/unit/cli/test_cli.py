@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bandog import Incident, Severity
 from bandog.cli import COMMANDS, main
-from bandog.domain.model import IncidentState
+from bandog.domain.model import IncidentState, StepState
 from bandog.store import Store
 from bandog.store.rows import AddEvent, SaveIncident
 from bandog.testing import FakeClock
@@ -146,6 +146,36 @@ def test_the_readme_and_the_manual_name_every_command() -> None:
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e[bold]\ud800\n#99 resolved"
+
+
+def test_an_incident_whose_step_was_only_observed_is_marked(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    now = FakeClock().now()
+    incident = Incident(
+        id=1,
+        policy="xid",
+        subject="host",
+        kind="nvidia.xid",
+        severity=Severity.ERROR,
+        state=IncidentState.OPEN,
+        opened=now,
+        last=now,
+        step=0,
+        step_state=StepState.WOULD,
+        why="would have restarted qwen",
+    )
+
+    async def keep() -> None:
+        store = Store(tmp_path / "state" / "bandog.db", clock=FakeClock())
+        await store.open(timedelta(seconds=5))
+        await store.commit(SaveIncident(incident=incident))
+        await store.close(timedelta(seconds=5))
+
+    asyncio.run(keep())
+    for words in (("incidents",), ("show", "1")):
+        assert "waits for its next finding" in " ".join(run(*words, env=env)[1].split()), words
+    for words in (("incidents", "--json"), ("show", "1", "--json")):
+        assert "waits for its next finding" in json.loads(run(*words, env=env)[1])["waits"], words
 
 
 def test_what_a_terminal_would_obey_in_a_name_is_shown_and_not_sent(tmp_path: Path) -> None:
