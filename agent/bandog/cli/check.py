@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from .place import local_paths
+
 BAD_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 
@@ -37,10 +39,10 @@ def check(files: tuple[Path, ...], config_dir: Path | None, policies_dir: Path |
     from ..config import load
     from ..config.problems import Problem
     from ..config.single import check_file
-    from ..host.paths import Paths
     from ..pluginloader import load_catalogue
 
-    paths, plugins = Paths(), load_catalogue()
+    paths = local_paths()
+    plugins = load_catalogue(paths)
     problems: list[Problem] = []
     counts = {"policies": 0, "services": 0}
     folders: list[Path | None] = [one for one in files if _is_configuration(one)] if files else [config_dir]

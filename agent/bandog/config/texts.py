@@ -63,6 +63,8 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "time": '{value} is no time of day; write hours and minutes, like "02:00"',
         "zone": "unknown time zone {value}; write a name like Europe/Berlin or UTC (Debian package tzdata)",
         "unit": "{value} is no service unit; write its full name, like vllm.service",
+        "unit-template": "{value} is a template and cannot run; name an instance, like {instance}",
+        "unit-ours": "{value} is bandog itself, which must not act on itself; name the unit of a model server",
         "gpu": '{value} is no GPU; write "all" or a list of PCI addresses (0000:e5:00.0) and UUIDs (GPU-...)',
         "exactly-one": "needs exactly one of {names}; {found}",
         # what is named elsewhere

@@ -50,6 +50,20 @@ def word(code: str, pattern: str) -> Callable[[Any], str]:
     return read
 
 
+_unit = word("unit", UNIT_PATTERN)
+_OUR_UNITS = re.compile(r"bandog(-[a-z-]+)?\.service\Z")
+
+
+def read_unit(value: Any) -> str:
+    """Read a service unit that can be started, and is none of our own."""
+    unit = _unit(value)
+    if unit.endswith("@.service"):
+        raise refuse("unit-template", value=quote(unit), instance=unit.replace("@", "@NAME"))
+    if _OUR_UNITS.match(unit):
+        raise refuse("unit-ours", value=quote(unit))
+    return unit
+
+
 def read_duration(value: Any) -> timedelta:
     """Read a duration, refusing with our own text."""
     try:
@@ -196,7 +210,7 @@ Mode = Annotated[
     WithJsonSchema({"anyOf": [{"enum": ["observe", "enforce"]}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Name = Annotated[str, PlainValidator(word("name", NAME_PATTERN)), _form(NAME_PATTERN)]
-Unit = Annotated[str, PlainValidator(word("unit", UNIT_PATTERN)), _form(UNIT_PATTERN, "vllm-qwen.service")]
+Unit = Annotated[str, PlainValidator(read_unit), _form(UNIT_PATTERN, "vllm-qwen.service")]
 TimeOfDay = Annotated[time, PlainValidator(read_time), _form(_TIME.pattern.replace(r"\Z", "$"), "02:00")]
 Zone = Annotated[ZoneInfo, PlainValidator(read_zone), _form(None, "Europe/Berlin", "UTC")]
 Url = Annotated[str, PlainValidator(read_url), _form(r"^https?://", "http://127.0.0.1:8000/health")]
