@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module, metadata
+from typing import Any
 
 import click
 
@@ -40,6 +42,15 @@ class _Lazy(click.Group):
         command = getattr(import_module(f".{place[0]}", __name__), place[1])
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a full disk behind the output is said in one line."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"cannot write: {error.strerror}") from error
 
 
 @click.group(

@@ -60,8 +60,9 @@ def explain(
     For each line: the fault, the policy that takes it, and why its steps would or would not act.
 
     Reads dmesg in all its forms, journalctl (short forms and -o json), syslog files, saved /dev/kmsg
-    records and bare text, also gzip or xz; without FILE, standard input. Needs neither root nor the
-    daemon, and nothing acts. Each line is judged by itself; `bandog replay` counts and waits.
+    records and bare text, also gzip or xz; without FILE, standard input, in any case to its end: to
+    follow a log is the daemon's work. Needs neither root nor the daemon, and nothing acts. Each line
+    is judged by itself; `bandog replay` counts and waits.
 
     Exit code 0 if nothing is above info, 1 if something is, 2 on wrong usage, 78 on a bad configuration.
     """

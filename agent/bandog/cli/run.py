@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -17,8 +19,20 @@ from .place import local_paths
 @click.option("--observe", is_flag=True, help="Never act, whatever the configuration says.")
 def run(root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Path | None, observe: bool) -> None:
     """Watch this host until told to stop. As a service: systemctl start bandog."""
+    _open_standard_streams()
     from ..daemon import Settings, main
+    from ..host.boot import boot_id
+    from ..host.paths import Paths
 
+    if os.geteuid() != 0:
+        click.echo(
+            "not run as root: the kernel's log, units and processes of others are out of reach; use sudo", err=True
+        )
+    try:
+        boot_id(Paths(root=root))
+    except (OSError, ValueError) as error:
+        # No record could be told from one of an earlier boot.
+        raise click.ClickException(f"this host has no boot id, so nothing can be watched: {error}") from error
     here = local_paths()
     settings = Settings(
         root=root,
@@ -28,3 +42,13 @@ def run(root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Pa
         observe=observe,
     )
     raise SystemExit(main(settings))
+
+
+def _open_standard_streams() -> None:
+    """Let no file of ours take the number of a stream that was closed: what is written there would go into it."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (as long as the process)

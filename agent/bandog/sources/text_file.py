@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import lzma
@@ -30,7 +31,7 @@ def open_log(name: str) -> Iterator[BinaryIO]:
             with Path(name).open("rb") as file:
                 yield _unpacked(file)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
             raise  # our own output, not the log
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LogUnreadable(f"{'standard input' if name == '-' else name}: {why}") from error
@@ -39,6 +40,8 @@ def open_log(name: str) -> Iterator[BinaryIO]:
 def _unpacked(file: BinaryIO) -> BinaryIO:
     buffered = file if hasattr(file, "peek") else io.BufferedReader(cast("io.RawIOBase", file))
     start = buffered.peek(6)[:6]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise OSError(0, "it is UTF-16; turn it into UTF-8 first: iconv -f UTF-16 -t UTF-8")
     if start.startswith(b"\x1f\x8b"):
         return cast("BinaryIO", gzip.GzipFile(fileobj=buffered))
     if start.startswith(b"\xfd7zXZ\x00"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -174,8 +177,8 @@ def test_an_incident_whose_step_was_only_observed_is_marked(tmp_path: Path) -> N
     asyncio.run(keep())
     for words in (("incidents",), ("show", "1")):
         assert "waits for its next finding" in " ".join(run(*words, env=env)[1].split()), words
-    for words in (("incidents", "--json"), ("show", "1", "--json")):
-        assert "waits for its next finding" in json.loads(run(*words, env=env)[1])["waits"], words
+    for command in (("incidents", "--json"), ("show", "1", "--json")):
+        assert "waits for its next finding" in json.loads(run(*command, env=env)[1])["waits"], command
 
 
 def test_what_a_terminal_would_obey_in_a_name_is_shown_and_not_sent(tmp_path: Path) -> None:
@@ -207,3 +210,44 @@ def test_what_a_terminal_would_obey_in_a_name_is_shown_and_not_sent(tmp_path: Pa
         assert "owned" in text
         assert not [one for one in text if not (one.isprintable() or one == "\n")], words
         assert not any(line.startswith("#99") for line in text.splitlines())
+
+
+def test_a_host_without_a_boot_id_gets_one_line(tmp_path: Path) -> None:
+    code, text = run("run", "--root", str(tmp_path))
+    assert code == 1
+    assert "no boot id" in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_full_disk_behind_the_output_gets_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("NVRM: Xid (PCI:0000:e5:00): 94, pid=1, name=x, Contained\n")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "bandog", "explain", "--json", str(log)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: cannot write: No space left on device\n"
+
+
+def test_a_log_in_utf_16_is_named_as_such(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("NVRM: Xid (PCI:0000:e5:00): 94, pid=1, name=x, Contained\n", encoding="utf-16")
+    code, text = run("explain", str(log))
+    assert code == 2
+    assert "UTF-16" in text
+
+
+def test_the_agent_runs_with_all_its_streams_closed(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    (tmp_path / "state").chmod(0o700)
+    done = subprocess.run(
+        ["sh", "-c", 'exec timeout -s TERM 3 "$0" -m bandog run <&- >&- 2>&-', sys.executable],
+        env={**os.environ, **env},
+        check=False,
+    )
+    assert done.returncode == 124, "it did not run until it was told to stop"
