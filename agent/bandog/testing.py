@@ -413,6 +413,7 @@ class FakeResident:
 
     def __init__(self, site: FakeSite, argv: tuple[str, ...]) -> None:
         self.pid: int | None = None
+        self.stuck = False
         self._site = site
         self._argv = argv
 
@@ -425,6 +426,7 @@ class FakeResident:
         answer = answers(self._argv, line) if answers else Answer(line=None, why="it ended with status 0")
         if answer.line is None:
             self.end()
+        self.stuck = answer.stuck
         return answer
 
     def end(self) -> None:

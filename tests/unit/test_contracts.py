@@ -68,8 +68,8 @@ def test_plugins_import_nothing_of_the_core_but_its_public_names() -> None:
 
 
 def test_only_the_child_program_imports_pynvml() -> None:
-    found = [path.name for path in SOURCES for name, _ in imports(path) if name.split(".")[0] == "pynvml"]
-    assert set(found) <= {"_gpu_child.py"}
+    found = {path for path in SOURCES for name, _ in imports(path) if name.split(".")[0] == "pynvml"}
+    assert found == {PLUGINS / "gpu" / "child.py"}
 
 
 def test_only_the_host_seam_reads_a_clock() -> None:

@@ -44,6 +44,11 @@ class Resident:
         talk = self._talk
         return None if talk is None else talk.process.pid
 
+    @property
+    def stuck(self) -> bool:
+        """True while an abandoned child of this program is still there."""
+        return name_of(self._argv) in self._children.stuck
+
     def ask(self, line: bytes, *, deadline: timedelta) -> Answer:
         """Say `line` (without its end) and return the line that comes back; blocks for `deadline` plus the graces.
 

@@ -84,6 +84,10 @@ class Resident(Protocol):
     def pid(self) -> int | None:
         """The living child, None where there is none."""
 
+    @property
+    def stuck(self) -> bool:
+        """True while a child of this program that could not be ended is still there; then none is started."""
+
     def ask(self, line: bytes, *, deadline: timedelta) -> Answer:
         """Say one line and return the one that comes back, 3 s after `deadline` at the latest; starts the program
         where it does not run."""

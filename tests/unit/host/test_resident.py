@@ -127,11 +127,11 @@ def test_one_in_d_state_is_left_and_no_second_one_is_started_until_it_ends(tmp_p
         assert one.ask(b"hang", deadline=timedelta(seconds=1)).stuck
         assert (children.abandoned, len(children.stuck)) == (1, 1)
         again = one.ask(b"fine", deadline=SOON)
-        assert (again.line, again.stuck, one.started) == (None, True, 1)
+        assert (again.line, again.stuck, one.stuck, one.started) == (None, True, True, 1)
     finally:
         with fifo.open("w"):
             pass
-    until(lambda: not children.stuck)
+    until(lambda: not one.stuck)
     assert one.ask(b"fine", deadline=SOON).line == b"fine"
     one.end()
     children.close()
