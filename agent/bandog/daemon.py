@@ -158,7 +158,12 @@ class Daemon:
         with Guard(LOAD_PLUGIN, self.holding, LOADING).running() as guard:
             self.plugins = self.found.build(self.config.plugins, LocalHost(paths=self.paths, clock=self.clock), guard)
         self.guard.start()
-        self.ledger = Ledger(Limits.of(self.config.budgets), saved.charges, saved.memory.get(BUDGETS_KEY) or {})
+        self.ledger = Ledger(
+            Limits.of(self.config.budgets),
+            saved.charges,
+            saved.memory.get(BUDGETS_KEY) or {},
+            unit_of=lambda name: next((one.unit for one in self.config.services if one.name == name), ""),
+        )
         self.engine = Engine(
             self.config.policies,
             {name: spec.traits for name, spec in self.catalogue.actions.items() if name in self.plugins.actions},

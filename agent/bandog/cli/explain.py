@@ -28,14 +28,13 @@ from ..sources.text import TextReader
 from ..sources.text_file import LogUnreadable, open_log
 from ..sources.text_time import told_wall
 from .operate import JSON_OPTION
-from .output import console, plain
+from .output import COLOURS, console, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 USAGE, BAD_CONFIGURATION = 2, 78  # 78 is EX_CONFIG of sysexits.h
 NO_SITE = Path("/nonexistent")  # systemd's word for a place where nothing is
-_COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 _MOST_TEXT = 300  # of one fact, as shown to people
 
 
@@ -252,7 +251,7 @@ def _tell(out: Console, finding: Finding, policy: Policy | None, steps: Sequence
 
     head = Text.assemble(
         (f"line {finding.line}  ", "dim"),
-        (finding.severity.value, _COLOURS[finding.severity.value]),
+        (finding.severity.value, COLOURS[finding.severity.value]),
         f"  {finding.kind}  ",
         (plain(finding.subject), "bold"),
         "" if finding.raised else "  (cleared)",

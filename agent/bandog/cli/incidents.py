@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..domain.model import to_json
+from ..domain.model import StepState, to_json
 from ..runtime.report import incident_line, waits
 from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
-from .output import console, shown
+from .output import COLOURS, console, shown
 from .place import local_paths
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def _reader() -> Reader:
@@ -107,9 +105,11 @@ def show(incident: int, as_json: bool) -> None:
         out.print(f"  {event.at.utc:%Y-%m-%d %H:%M:%S}  {event.what:13} {shown(event.why)}")
     for request in requests:
         place = f" of {request.request.service}" if request.request.service else ""
+        # What disrupts nothing has nothing to prove either.
+        proved = request.state is StepState.PROVED and not request.request.disruptive
+        state = "done" if proved else request.state.value
         out.print(
-            f"  request {request.request.id}: {shown(request.request.action + place)}: "
-            f"{request.state.value} {shown(request.why)}"
+            f"  request {request.request.id}: {shown(request.request.action + place)}: {state} {shown(request.why)}"
         )
     folder = local_paths().state / "evidence" / str(found.id)
     if folder.is_dir():

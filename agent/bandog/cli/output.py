@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNFOLDED = 100_000  # columns
+COLOURS = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
+"""How rich shows a severity."""
 
 
 def console() -> Console:

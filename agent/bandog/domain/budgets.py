@@ -8,7 +8,7 @@ budget: what cannot be proved to be past counts as now. Defaults are those of DE
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class Limits:
         if key == REBOOT:
             return self.reboots
         head, _, rest = key.partition(":")
-        if head == "service":
+        if head in ("service", "unit"):
             return (self.actions.get(rest.rpartition(":")[2], self.action),)
         return self.fingerprint if head == "fingerprint" else ()
 
@@ -145,22 +145,38 @@ def fingerprint(kind: str, subject: str, facts: Mapping[str, Any]) -> str:
     return f"fingerprint:{kind}/{facts.get('class', facts.get('xid', ''))}:{subject}"
 
 
-def keys_of(request: Request) -> tuple[str, ...]:
-    """Return every key that a disruptive request is counted under."""
+def keys_of(request: Request, unit: str = "") -> tuple[str, ...]:
+    """Return every key that a disruptive request is counted under.
+
+    `unit` is the service's: under another name in the configuration it has no second budget.
+    """
     keys = [HOST, f"step:{request.policy}:{request.step}:{request.action}"]
     keys.append(f"subject:{request.subject}:{request.action}")
     if request.service is not None:
         keys.append(f"service:{request.service}:{request.action}")
+        if unit:
+            keys.append(f"unit:{unit}:{request.action}")
     if request.action == REBOOT:
         keys += [REBOOT, fingerprint(request.kind, request.subject, request.facts)]
     return tuple(keys)
 
 
 class Ledger:
-    """All charges that may still count, the backoff of each service, the breaker, the boot-loop guard."""
+    """All charges that may still count, the backoff of each unit, the breaker, the boot-loop guard.
 
-    def __init__(self, limits: Limits, charges: Iterable[ChargeLike] = (), state: Mapping[str, Any] = EMPTY) -> None:
+    `unit_of` returns the unit of a service by name, "" for one that is not known any more.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        charges: Iterable[ChargeLike] = (),
+        state: Mapping[str, Any] = EMPTY,
+        *,
+        unit_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         self.limits = limits
+        self._unit_of = unit_of
         if not isinstance(state, Mapping):
             state = {"breaker": "unreadable"}
         self._charges: dict[tuple[str, bool], Charge] = {}
@@ -189,12 +205,12 @@ class Ledger:
             self.fault_seen(request.kind, request.subject, request.facts, request.found_at, by=request.id)
             if self.reboots_ended is not None:
                 return Verdict(kind=Allowance.EXHAUSTED, why=self.reboots_ended.why)
-        for key in keys_of(request):
+        for key in self._keys(request):
             used_up = self._used_up(key, now, shadow)
             if used_up is not None:
                 return used_up
         if request.service is not None and not shadow:
-            left = self._backoff.left(request.service, now)
+            left = self._backoff.left(self._paced(request.service), now)
             if left > timedelta(0):
                 why = f"{request.service} was acted on a short while ago"
                 return Verdict(kind=Allowance.WAIT, until=now.plus(left), why=why)
@@ -205,16 +221,16 @@ class Ledger:
         known = self._charges.get((request.id, shadow))
         if known is not None:
             return known
-        charge = Charge(keys=keys_of(request), at=now, request=request.id, shadow=shadow)
+        charge = Charge(keys=self._keys(request), at=now, request=request.id, shadow=shadow)
         self._charges[(request.id, shadow)] = charge
         if request.service is not None and not shadow:
-            self._backoff.acted(request.service, now)
+            self._backoff.acted(self._paced(request.service), now)
         self._prune(now)
         return charge
 
     def healthy(self, service: str, now: Instant) -> None:
         """A service was seen to serve: from here to the next charge its backoff shrinks."""
-        self._backoff.healthy(service, now)
+        self._backoff.healthy(self._paced(service), now)
 
     def fault_seen(self, kind: str, subject: str, facts: Mapping[str, Any], at: Instant, *, by: str = "") -> bool:
         """A fault was found: if it is one that we rebooted for and the boot is less than 30 min old,
@@ -243,8 +259,9 @@ class Ledger:
         return True
 
     def usage(self, now: Instant, *, shadow: bool = False) -> tuple[Usage, ...]:
-        """Return what is used of each limit: the host's first, then by key."""
+        """Return what is used of each limit: the host's first, then by key; a unit stands under its service."""
         keys = {key for c in self._charges.values() if c.shadow is shadow for key in c.keys} - {HOST}
+        keys = {key for key in keys if not key.startswith("unit:")}
         found = []
         for key in (HOST, *sorted(keys)):
             for rate in self.limits.rates(key):
@@ -263,6 +280,12 @@ class Ledger:
         }
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _keys(self, request: Request) -> tuple[str, ...]:
+        return keys_of(request, self._unit_of(request.service) if request.service is not None else "")
+
+    def _paced(self, service: str) -> str:
+        return self._unit_of(service) or service
 
     def _counting(self, key: str, rate: Rate, now: Instant, shadow: bool) -> list[timedelta]:
         """Return the provable ages of the charges that count against `rate`, oldest first."""
@@ -304,9 +327,9 @@ def _words(key: str) -> str:
     if key == REBOOT:
         return "reboots of this host"
     head, _, rest = key.partition(":")
-    if head == "service":
-        service, _, action = rest.rpartition(":")
-        return f"{action} of {service}"
+    if head in ("service", "unit"):
+        name, _, action = rest.rpartition(":")
+        return f"{action} of {name}"
     return "reboots for this fault" if head == "fingerprint" else key
 
 

@@ -104,7 +104,13 @@ def systemd(paths: Paths) -> Iterator[Check]:
     """How systemd guards us, and who guards systemd."""
     topic = "systemd"
     if not paths.at("/run/systemd/system").is_dir():
-        yield Check(topic=topic, name="pid1", state=BAD, what="systemd is not PID 1 here: units cannot be restarted")
+        yield Check(
+            topic=topic,
+            name="pid1",
+            state=BAD,
+            what="systemd is not PID 1 here: units cannot be restarted",
+            fix="run bandog on the host itself, not in a container: apt install ./bandog_*.deb there",
+        )
         return
     yield Check(topic=topic, name="pid1", state=OK, what="systemd is PID 1")
     devices = sorted(one.name for one in paths.dev.glob("watchdog*"))

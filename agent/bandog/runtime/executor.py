@@ -372,7 +372,7 @@ class Executor:
         if result.state is ResultState.SKIPPED:
             return End(StepState.SKIPPED, result.why, result.facts)
         if not action.proves:
-            return End(StepState.PROVED, result.why or "done", result.facts)
+            return End(StepState.PROVED, result.why, result.facts)
         self._report(course, StepState.PROVING, result.why, result.facts)
         return await self._prove(course, action, result)
 
@@ -385,7 +385,7 @@ class Executor:
         if not action.proves:
             if course.result.facts.get("interrupted"):
                 return End(StepState.FAILED, "interrupted, and whether it was done cannot be told")
-            return End(StepState.PROVED, course.result.why or "done", course.result.facts)
+            return End(StepState.PROVED, course.result.why, course.result.facts)
         course.state = StepState.PROVING
         self._save(course)
         self._report(course, StepState.PROVING, "the agent was interrupted; it looks whether the act helped")

@@ -136,7 +136,7 @@ class Operations:
     ) -> dict[str, Any]:
         """Send findings marked as a test through the engine."""
         if service not in {one.name for one in self.registry()}:
-            raise OperatorError(f"there is no service {service}; they stand in services.d")
+            raise OperatorError(f"no service {service} is loaded; after a new file: systemctl reload bandog")
         unknown = [kind for kind in kinds if kind not in self.kinds()]
         if unknown:
             raise OperatorError(f"no plugin states {', '.join(unknown)}; known: {', '.join(sorted(self.kinds()))}")

@@ -155,7 +155,7 @@ class Replay:
     def _request(self, request: Request) -> None:
         assert self.now is not None
         if not request.disruptive:
-            self._later(timedelta(), request, StepState.PROVED, "done")
+            self._later(timedelta(), request, StepState.PROVED, "")
             return
         service = None
         if request.service is not None:

@@ -91,6 +91,23 @@ class TestServices:
             "service:qwen:restart",
         )
 
+    def test_a_unit_has_one_budget_under_whatever_name_its_service_goes(self) -> None:
+        units = {"qwen": "vllm.service"}
+        ledger = Ledger(Limits.of({"restart": Rate(count=1, per=HOUR)}), unit_of=lambda name: units.get(name, ""))
+        ledger.charge(request(1), T0)
+        units = {"renamed": "vllm.service", "llama": "llama.service"}
+        verdict = ledger.check(request(2, service="renamed"), T0.plus(MINUTE))
+        assert verdict.kind is EXHAUSTED
+        assert verdict.why == "the budget of 1 per 1h for restart of vllm.service is used up"
+        assert ledger.check(request(2, service="llama"), T0.plus(MINUTE)).kind is OK
+        assert [one.key for one in ledger.usage(T0)] == ["host", "service:qwen:restart"]
+
+    def test_a_unit_has_one_backoff_under_whatever_name_its_service_goes(self) -> None:
+        ledger = Ledger(Limits(), unit_of=lambda _: "vllm.service")
+        ledger.charge(request(1), T0)
+        ledger.charge(request(2), T0)
+        assert ledger.check(request(3, service="renamed"), T0).kind is WAIT
+
 
 class TestBackoff:
     def test_the_first_act_is_at_once_and_then_it_doubles(self) -> None:
