@@ -39,12 +39,13 @@ class Sink:
 
     async def _close(self) -> None:
         self._server.close()
-        for _ in range(10):  # a connection that was just accepted becomes a task some rounds later
-            await asyncio.sleep(0)
-        others = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-        for one in others:
-            one.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # A connection that was just accepted becomes a task of ours some rounds later; one that is cancelled
+        # before that would leave its socket open.
+        while others := [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]:
+            for one in others:
+                if getattr(one.get_coro(), "__name__", "") == "_guarded":
+                    one.cancel()
+            await asyncio.wait(others, timeout=0.1)
 
     def release(self) -> None:
         """Let what hangs go on."""
