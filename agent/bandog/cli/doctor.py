@@ -7,10 +7,13 @@ import json
 import click
 
 from ..domain.model import to_json
-from ..host.checkup import BAD, OK, TOPICS, Check
+from ..host import checkup
+from ..host.checkup import BAD, OK, Check
+from ..host.checkup_gpu import gpu
 from .operate import JSON_OPTION
 from .place import local_paths
 
+TOPICS = {**checkup.TOPICS, "gpu": gpu}
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red"), "unknown": ("?", "cyan")}
 
 
