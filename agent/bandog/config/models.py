@@ -156,8 +156,10 @@ class ProfileModel(Model):
 
     count: Annotated[int, Field(ge=1, le=1024)]
     """How many GPUs it needs."""
-    env: dict[str, values.EnvValue] = {}
+    env: dict[values.EnvName, values.EnvValue] = {}
     """Environment variables of the unit."""
+    devices: Literal["index", "uuid"] | None = None
+    """How CUDA_VISIBLE_DEVICES names them: index (unset), or uuid for programs that take UUIDs; vLLM does not."""
 
 
 class ServiceModel(Model):

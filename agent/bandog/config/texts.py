@@ -66,6 +66,9 @@ TEXTS: Mapping[str, str] = types.MappingProxyType(
         "unit-template": "{value} is a template and cannot run; name an instance, like {instance}",
         "unit-ours": "{value} is bandog itself, which must not act on itself; name the unit of a model server",
         "gpu": '{value} is no GPU; write "all" or a list of PCI addresses (0000:e5:00.0) and UUIDs (GPU-...)',
+        "env-name": "{value} is no name of a variable; use letters, digits and underscores, no digit first",
+        "env-ours": "{value} is set by bandog itself, for the GPUs that it chose; leave it out",
+        "env-value": "{value} is no value of a variable; systemd takes no control characters but tab and newline",
         "exactly-one": "needs exactly one of {names}; {found}",
         # what is named elsewhere
         "unknown-kind": "no finding is of kind {value}{hint}",

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from ..domain import subjects
 from ..domain.policy import Rate
+from ..services.env_file import NAME, is_ours, is_value
 from .problems import quote, text
 from .types import DURATION_PATTERN, parse_duration
 
@@ -51,6 +52,7 @@ def word(code: str, pattern: str) -> Callable[[Any], str]:
 
 
 _unit = word("unit", UNIT_PATTERN)
+_env_name = word("env-name", NAME.pattern.removesuffix(r"\Z") + "$")
 _OUR_UNITS = re.compile(r"bandog(-[a-z-]+)?\.service\Z")
 
 
@@ -189,6 +191,22 @@ def _text_or_number(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def read_env_name(value: Any) -> str:
+    """Read the name of a variable that a profile may set."""
+    name = _env_name(value)
+    if is_ours(name):
+        raise refuse("env-ours", value=quote(name))
+    return name
+
+
+def read_env_value(value: Any) -> Any:
+    """Read a variable's value; a number is text. What is neither is refused by its type."""
+    given = _text_or_number(value)
+    if isinstance(given, str) and not is_value(given):
+        raise refuse("env-value", value=quote(given))
+    return given
+
+
 def _form(pattern: str | None = None, *examples: str, **more: Any) -> WithJsonSchema:
     schema: dict[str, Any] = {"type": "string", **more}
     if pattern:
@@ -225,4 +243,5 @@ Gpus = Annotated[
 TextList = Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(_ANY_OF_TEXT)]
 """One text, or a list of them."""
 SecretUrls = Annotated[list[SecretUrl], BeforeValidator(_listed), WithJsonSchema(_ANY_OF_TEXT)]
-EnvValue = Annotated[str, BeforeValidator(_text_or_number), WithJsonSchema({"type": ["string", "integer"]})]
+EnvName = Annotated[str, PlainValidator(read_env_name), _form(None, "TP_SIZE")]
+EnvValue = Annotated[str, BeforeValidator(read_env_value), WithJsonSchema({"type": ["string", "integer"]})]

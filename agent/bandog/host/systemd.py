@@ -281,6 +281,7 @@ def _unit_state(name: str, unit: Mapping[str, Variant], own: Mapping[str, Varian
         state_change=usec(unit, "StateChangeTimestampMonotonic"),
         fragment_path=get(unit, "FragmentPath", ""),
         drop_in_paths=tuple(get(unit, "DropInPaths", ())),
+        environment_files=tuple(str(path) for path, _ in get(own, "EnvironmentFiles", ())),
         unit_file_state=get(unit, "UnitFileState", ""),
         need_daemon_reload=bool(get(unit, "NeedDaemonReload", False)),
         job=(get(unit, "Job", (0, "/"))[0]) or None,

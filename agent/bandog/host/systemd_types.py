@@ -13,6 +13,7 @@ class UnitState:
 
     Times are CLOCK_MONOTONIC since boot; zero when it never happened. `main_pid` is None while
     nothing runs (systemd says 0, which as an argument of kill(2) would mean our own group).
+    `environment_files` are the paths of its `EnvironmentFile=`, as written, in order.
     """
 
     name: str
@@ -32,6 +33,7 @@ class UnitState:
     state_change: timedelta = field(default_factory=timedelta)
     fragment_path: str = ""
     drop_in_paths: tuple[str, ...] = ()
+    environment_files: tuple[str, ...] = ()
     unit_file_state: str = ""
     need_daemon_reload: bool = False
     job: int | None = None

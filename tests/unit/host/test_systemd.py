@@ -51,6 +51,7 @@ def running_unit() -> dict[str, dict[str, Variant]]:
             "KillMode": Variant("s", "process"),
             "ControlGroup": Variant("s", "/system.slice/system-vllm.slice/vllm-qwen@0.service"),
             "TimeoutStopUSec": Variant("t", 30_000_000),
+            "EnvironmentFiles": Variant("a(sb)", [["/etc/default/vllm", False], ["/run/bandog/env/a.env", True]]),
             "TimeoutStartUSec": Variant("t", 2**64 - 1),
         },
     }
@@ -97,6 +98,7 @@ def test_a_unit_is_read_whole(tmp_path: Path, over: str) -> None:
         assert unit.control_group.endswith("/vllm-qwen@0.service")
         assert (unit.active_enter, unit.inactive_enter) == (timedelta(seconds=5), timedelta(seconds=4))
         assert unit.drop_in_paths == ("/etc/systemd/system/vllm-qwen@.service.d/50-bandog.conf",)
+        assert unit.environment_files == ("/etc/default/vllm", "/run/bandog/env/a.env")
         assert unit.need_daemon_reload
         assert unit.timeout_stop == timedelta(seconds=30)
         assert unit.timeout_start > timedelta(days=36500), "infinity"
