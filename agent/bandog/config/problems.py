@@ -117,7 +117,8 @@ def quote(value: Any) -> str:
     if isinstance(value, str):
         shown = _masked(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return '"' + shown.replace("\n", "\\n").replace('"', '\\"') + '"'
+        printable = "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
+        return '"' + printable.replace('"', '\\"') + '"'
     if value is None:
         return "nothing"
     if isinstance(value, bool):
