@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import re
+import shlex
+import signal
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from bandog import JobOutcome, UnitState
 
@@ -19,7 +25,10 @@ def _monotonic() -> float:
 
 @dataclass(slots=True)
 class Unit:
-    """One unit: its program, and the process that runs it now."""
+    """One unit: its program, and the process that runs it now, with all that it forks in a session of its own.
+
+    `environment` is that of `Environment=`; `environment_file` overrides it, and need not exist.
+    """
 
     argv: Sequence[str]
     process: subprocess.Popen[bytes] | None = None
@@ -28,6 +37,7 @@ class Unit:
     state_change: float = 0.0
     stopped: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    environment_file: Path | None = None
 
 
 class SimulatedSystemd:
@@ -44,7 +54,15 @@ class SimulatedSystemd:
     def boot(self, name: str) -> None:
         """Start a unit without a job, as at boot."""
         unit = self.units[name]
-        unit.process = subprocess.Popen(unit.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _kill_rest(unit)
+        given = environment_of(unit)
+        unit.process = subprocess.Popen(
+            expanded(unit.argv, given),
+            env={**os.environ, **given},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         unit.invocation = uuid.uuid4().hex
         unit.active_enter = unit.state_change = self.seconds()
         unit.stopped = False
@@ -55,15 +73,14 @@ class SimulatedSystemd:
         assert process is not None
         process.kill()
         process.wait(timeout=5)
+        _kill_rest(self.units[name])
 
     def _end(self, unit: Unit) -> None:
         if unit.process is not None and unit.process.poll() is None:
-            unit.process.terminate()
-            try:
+            os.killpg(unit.process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 unit.process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                unit.process.kill()
-                unit.process.wait(timeout=5)
+        _kill_rest(unit)
         unit.stopped = True
         unit.state_change = self.seconds()
 
@@ -119,8 +136,44 @@ class SimulatedSystemd:
         """Nothing to clear here."""
 
     async def unit_of_pid(self, pid: int) -> str | None:
-        """Return the unit whose process this is."""
+        """Return the unit whose process this is, or whose process has forked it."""
+        try:
+            session = os.getsid(pid)
+        except ProcessLookupError:
+            session = pid
         for name, unit in self.units.items():
-            if unit.process is not None and unit.process.pid == pid:
+            if unit.process is not None and unit.process.pid == session:
                 return name
         return None
+
+
+def _kill_rest(unit: Unit) -> None:
+    """Kill what is left of the unit, as KillMode=control-group does."""
+    if unit.process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(unit.process.pid, signal.SIGKILL)
+        unit.process.wait(timeout=5)
+
+
+def environment_of(unit: Unit) -> dict[str, str]:
+    """Return what the unit's program is given: its environment, overridden by its file (systemd.exec(5))."""
+    given = dict(unit.environment)
+    with contextlib.suppress(OSError):
+        lines = unit.environment_file.read_text().splitlines() if unit.environment_file is not None else []
+        for line in lines:
+            name, equals, value = line.strip().partition("=")
+            if equals and not name.startswith(("#", ";")):
+                given[name] = "".join(shlex.split(value))
+    return given
+
+
+def expanded(argv: Sequence[str], given: Mapping[str, str]) -> list[str]:
+    """Return a command line with its variables put in: `${NAME}` within a word, `$NAME` as words of its own."""
+    words: list[str] = []
+    for word in argv:
+        alone = re.fullmatch(r"\$(\w+)", word)
+        if alone:
+            words += given.get(alone[1], "").split()
+        else:
+            words.append(re.sub(r"\$\{(\w+)\}", lambda found: given.get(found[1], ""), word))
+    return words

@@ -25,26 +25,17 @@ def command(port: int, *options: str) -> list[str]:
     return [sys.executable, str(PROGRAM), "serve", "qwen", "--port", str(port), *options]
 
 
-class FakeVllm:
-    """One server; `log` is what it printed so far."""
+class Client:
+    """Asks a server on a port of loopback."""
 
-    def __init__(
-        self, root: Path, *options: str, env: Mapping[str, str] | None = None, port: int | None = None
-    ) -> None:
-        self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = root / f"vllm-{self.port}.log"
-        environ = {"PATH": os.environ["PATH"], "FAKEVLLM_LOAD": "0", "FAKEVLLM_PROFILE": "0"}
-        environ |= {"FAKEVLLM_FIFO": str(root / f"vllm-{self.port}.fifo"), **(env or {})}
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command(self.port, *options), env=environ, stdout=log, stderr=log, start_new_session=True
-            )
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     @property
     def log(self) -> str:
-        """Everything that its processes printed."""
-        return self._log.read_text("utf-8", "replace")
+        """What it printed so far, where that is known."""
+        return ""
 
     def until(self, condition: Callable[[], object], within: float = 20.0) -> None:
         """Wait for a condition; AssertionError with the log if it does not come."""
@@ -53,19 +44,6 @@ class FakeVllm:
             if time.monotonic() > end:
                 raise AssertionError(f"did not happen within {within:g} s; the log:\n{self.log}")
             time.sleep(0.01)
-
-    def ready(self) -> FakeVllm:
-        """Wait until it answers /health."""
-        self.until(lambda: self.status("/health") == 200 or self.process.poll() is not None)
-        assert self.process.poll() is None, self.log
-        return self
-
-    def ended(self, within: float = 20.0) -> int:
-        """Wait for the end of the API server and return its exit code."""
-        try:
-            return self.process.wait(timeout=within)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running; the log:\n{self.log}") from None
 
     def get(self, path: str, body: Any = None, *, key: str = "", within: float = 20.0) -> tuple[int, bytes]:
         """Return status and body of an answer; status 0 for none."""
@@ -101,6 +79,40 @@ class FakeVllm:
         lines = [line for line in self.get("/metrics")[1].decode().splitlines() if not line.startswith("#")]
         pairs = (line.rsplit(" ", 1) for line in lines)
         return {series.partition("{")[0]: float(value) for series, value in pairs if "_bucket" not in series}
+
+
+class FakeVllm(Client):
+    """A server of the test's own."""
+
+    def __init__(
+        self, root: Path, *options: str, env: Mapping[str, str] | None = None, port: int | None = None
+    ) -> None:
+        super().__init__(port or free_port())
+        self._log = root / f"vllm-{self.port}.log"
+        environ = {"PATH": os.environ["PATH"], "FAKEVLLM_LOAD": "0", "FAKEVLLM_PROFILE": "0"}
+        environ |= {"FAKEVLLM_FIFO": str(root / f"vllm-{self.port}.fifo"), **(env or {})}
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command(self.port, *options), env=environ, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def log(self) -> str:
+        """Everything that its processes printed."""
+        return self._log.read_text("utf-8", "replace")
+
+    def ready(self) -> FakeVllm:
+        """Wait until it answers /health."""
+        self.until(lambda: self.status("/health") == 200 or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log
+        return self
+
+    def ended(self, within: float = 20.0) -> int:
+        """Wait for the end of the API server and return its exit code."""
+        try:
+            return self.process.wait(timeout=within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running; the log:\n{self.log}") from None
 
     def close(self) -> None:
         """Kill every process of it."""
