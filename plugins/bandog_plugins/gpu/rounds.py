@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -136,17 +137,16 @@ def _orphan(site: Site) -> int | None:
 
 
 def _expected(site: Site) -> list[str]:
-    """Return the addresses at which a GPU should be: the driver's own list, and where cards were seen before."""
+    """Return the addresses at which a GPU should be: what the driver is bound to, and where cards were seen before."""
     slots = {one.slot for one in site.gpus.known() if one.expected}
-    try:
-        names = [entry.name for entry in (site.paths.proc / "driver/nvidia/gpus").iterdir()]
-    except OSError:
-        names = []
-    for name in names:
+    for place in (site.paths.proc / "driver/nvidia/gpus", site.paths.sys / "bus/pci/drivers/nvidia"):
         try:
-            slots.add(subjects.pci_address(name))
-        except ValueError:
+            names = [entry.name for entry in place.iterdir()]
+        except OSError:
             continue
+        for name in names:
+            with suppress(ValueError):  # what else lies there: bind, module, new_id …
+                slots.add(subjects.pci_address(name))
     return sorted(slots, key=subjects.pci_order)
 
 

@@ -101,8 +101,10 @@ def test_a_library_that_was_upgraded_under_a_running_driver_is_a_mismatch_while_
 def test_it_asks_for_cards_that_were_there_and_those_that_the_driver_lists(driver: Driver) -> None:
     driver.take()
     driver.site.host.write("/proc/driver/nvidia/gpus/0000:e5:00.0/information", "")
+    driver.site.host.write("/sys/bus/pci/drivers/nvidia/0000:65:00.0/x", "")
+    driver.site.host.write("/sys/bus/pci/drivers/nvidia/new_id", "")
     driver.take()
-    assert [one["at"] for one in driver.asked] == [[], [A, B]]
+    assert [one["at"] for one in driver.asked] == [[], [A, "0000:65:00.0", B]]
 
 
 def test_no_answer_is_a_hung_driver_and_it_is_left_alone_for_a_minute(driver: Driver) -> None:
