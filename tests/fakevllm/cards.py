@@ -52,7 +52,8 @@ class Cards:
             stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
             if stamp != self._stamp:
                 state = json.loads(self._state.read_text())
-                self._cards = {one.uuid: one for one in map(_card, range(1 << 10), state["gpus"])}
+                cards = [_card(place, one) for place, one in enumerate(state["gpus"]) if not one.get("missing")]
+                self._cards = {card.uuid: card for card in cards}
                 self._stamp = stamp
         return self._cards
 
@@ -152,12 +153,13 @@ class Hold:
 
 
 def _card(place: int, given: Mapping[str, Any]) -> Card:
+    processes = given.get("processes") or []  # of the story, besides those that claim for themselves
     return Card(
         uuid=given["uuid"],
         address=str(given["pci"]).lower(),
         minor=int(given.get("minor", place)),
         total=int(given["memory"]["total"]),
-        used=int(given["memory"].get("used", 0)),
-        clock=int(given.get("clock", 0)),
+        used=int(given["memory"].get("used", 0)) + sum(int(one.get("memory") or 0) for one in processes),
+        clock=int(given.get("clock_max", 0)),
         lost=bool(given.get("lost")),
     )
