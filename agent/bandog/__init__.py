@@ -40,6 +40,10 @@ from .host.site import (
 )
 from .host.systemd_types import JobOutcome, Systemd, SystemdError, UnitState
 from .plugin import Action, LogDetector, Options, Probe
+from .services import overrides, profiles
+from .services.belongings import UnitProcesses, whose
+from .services.inventory import unfit
+from .services.monitors import is_monitor
 
 __all__ = [
     "Action",
@@ -80,15 +84,21 @@ __all__ = [
     "Systemd",
     "SystemdError",
     "Task",
+    "UnitProcesses",
     "UnitState",
     "Unknown",
     "UnknownGpu",
     "cgroups",
     "from_json",
     "hookimpl",
+    "is_monitor",
+    "overrides",
     "processes",
+    "profiles",
     "subjects",
     "task_state",
     "tasks_in_cgroup",
     "to_json",
+    "unfit",
+    "whose",
 ]
