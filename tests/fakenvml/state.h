@@ -1,0 +1,16 @@
+/* The state file of the fake driver, flattened: `gpus.2.memory.used` → text. */
+#ifndef FAKENVML_STATE_H
+#define FAKENVML_STATE_H
+
+#include <stdbool.h>
+
+/* Read the file anew if it has changed. Returns false where there is none or it is no JSON. */
+bool state_fresh(void);
+/* The folder that the state file lies in. */
+const char *state_folder(void);
+/* The text of a value, NULL where the file has none (or null). Good until the next state_fresh. */
+const char *state_text(const char *path, ...) __attribute__((format(printf, 1, 2)));
+/* A number or a boolean; `missing` where the file has none. */
+long long state_number(long long missing, const char *path, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
