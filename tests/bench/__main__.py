@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import footprint
+import gpus
 import latency
 import overrun
 import startup
@@ -75,6 +76,14 @@ FIGURES = (
         must=0.5,
         goal=0.2,
         measure=footprint.idle,
+    ),
+    Figure(
+        name="gpus",
+        what="CPU, 8 GPUs asked every 10 s",
+        unit="%",
+        must=0.2,
+        goal=0.1,
+        measure=gpus.polled,
     ),
     Figure(
         name="overrun",

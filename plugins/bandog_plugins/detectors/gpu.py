@@ -42,9 +42,9 @@ class Gpu(Probe):
     """A round takes 25 s at most, the ending of its child included."""
     options: GpuOptions
 
-    def __init__(self, options: object = None) -> None:
+    def __init__(self, options: object = None, rounds: Rounds | None = None) -> None:
         super().__init__(options)
-        self._rounds = Rounds(self.options.environment)
+        self._rounds = rounds or Rounds(self.options.environment)
         self._judge = Judge()
         self._refused = ""
 

@@ -293,8 +293,9 @@ def _said(call: str) -> Any:
         return ""
 
 
-def _again(line: str) -> None:
+def _again(line: str, out: int) -> None:
     """Become a fresh process, with the library of today, that begins with this question; pipes and pid stay."""
+    os.dup2(out, 1)
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
     os.execv(sys.executable, [sys.executable, *options, line])
 
@@ -315,7 +316,7 @@ def main() -> None:
         answer = take(json.loads(line), cards)
         library.find()
         if answer.get("error") and not fresh and library.is_old():
-            _again(line)
+            _again(line, out.fileno())
         answer["disk"] = library.version()
         out.write(json.dumps(answer, separators=(",", ":")) + "\n")
         out.flush()

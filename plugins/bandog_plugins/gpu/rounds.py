@@ -33,11 +33,14 @@ SAID = "the driver gives no answer"
 class Rounds:
     """Asks for rounds. `take` is called by one worker after the other, never by two at once."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, warm: timedelta = WARM, cold: timedelta = COLD
+    ) -> None:
         self.rounds = 0
         self.hung_since: Instant | None = None
         self.stuck = False
         self._environment = dict(environment or {})
+        self._warm, self._cold = warm, cold
         self._child: Resident | None = None
         self._due: Instant | None = None
         self._failed = False
@@ -71,7 +74,7 @@ class Rounds:
         self.rounds += 1
         question = {"round": self.rounds, "at": _expected(site)}
         cold = child.pid is None or not self._persistent
-        answer = child.ask(json.dumps(question).encode(), deadline=COLD if cold else WARM)
+        answer = child.ask(json.dumps(question).encode(), deadline=self._cold if cold else self._warm)
         if answer.line is None:
             return self._unanswered(site, answer, now)
         try:
