@@ -99,6 +99,8 @@ def fork(title: str, keep: Channel, work: Callable[[], int]) -> int:
 
 
 def _leave(*_: object) -> None:
+    """Leave once: a second SIGTERM must not break into the leaving."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)
 
 

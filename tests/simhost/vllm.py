@@ -82,7 +82,7 @@ class Client:
 
 
 class FakeVllm(Client):
-    """A server of the test's own."""
+    """A server of the test's own; it follows the file `control`."""
 
     def __init__(
         self, root: Path, *options: str, env: Mapping[str, str] | None = None, port: int | None = None
@@ -90,6 +90,8 @@ class FakeVllm(Client):
         super().__init__(port or free_port())
         self._log = root / f"vllm-{self.port}.log"
         environ = {"PATH": os.environ["PATH"], "FAKEVLLM_LOAD": "0", "FAKEVLLM_PROFILE": "0"}
+        self.control = root / f"vllm-{self.port}.mode"
+        environ["FAKEVLLM_CONTROL"] = str(self.control)
         environ |= {"FAKEVLLM_FIFO": str(root / f"vllm-{self.port}.fifo"), **(env or {})}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

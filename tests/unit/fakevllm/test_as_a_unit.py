@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fakevllm.processes import alive
 from simhost.sink import free_port
 from simhost.units import SimulatedSystemd, Unit, environment_of, expanded
 from simhost.vllm import Client, command
@@ -47,7 +48,7 @@ def test_a_restart_reads_the_file_and_leaves_no_worker(systemd: SimulatedSystemd
     after = server.mode()["pids"]["workers"]
     assert len(after) == 1
     assert b'"max_model_len": 77' in server.get("/v1/models")[1]
-    assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+    assert not any(map(alive, before))
 
 
 def test_a_crash_leaves_no_worker_either(systemd: SimulatedSystemd) -> None:
@@ -56,7 +57,7 @@ def test_a_crash_leaves_no_worker_either(systemd: SimulatedSystemd) -> None:
     server.until(lambda: server.status("/health") == 200)
     pids = server.mode()["pids"]
     systemd.crash("vllm.service")
-    server.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (pids["engine"], *pids["workers"])))
+    server.until(lambda: not any(map(alive, (pids["engine"], *pids["workers"]))))
 
 
 def test_variables_stand_for_parts_or_for_words() -> None:

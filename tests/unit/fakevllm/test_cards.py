@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakevllm.cards import Cards
@@ -46,6 +46,7 @@ def test_an_entry_that_is_no_number_ends_vllm(tmp_path: Path, entry: str) -> Non
         cards(tmp_path, *FOUR).visible({"CUDA_VISIBLE_DEVICES": f"0,{entry}"})
 
 
+@settings(deadline=None)  # a busy disk
 @given(listed=st.lists(st.integers(-1, 9), max_size=6), count=st.integers(0, 6))
 def test_an_entry_without_a_gpu_hides_all_after_it(
     tmp_path_factory: pytest.TempPathFactory, listed: list[int], count: int
