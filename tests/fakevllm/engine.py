@@ -54,6 +54,7 @@ class Engine:
         self._mode, self._argument = "normal", ""
         self._frozen = False
         self._steps = 0
+        self._ready = False
 
     def run(self) -> int:
         """Start the workers, serve, and take the workers along at the end."""
@@ -64,10 +65,11 @@ class Engine:
                 self._pids.append(fork(f"VLLM::Worker_TP{rank}", theirs, self._worker(rank, theirs, uuid)))
                 theirs.close()
             self._gather("ready")
+            self._ready = True
             self._tell({"ready": self._pids})
             self._serve()
         except EngineDead as error:
-            say(f"ERROR {'EngineCore failed to start' if not self._steps else 'EngineCore encountered a fatal error'}.")
+            say(f"ERROR {'EngineCore failed to start' if not self._ready else 'EngineCore encountered a fatal error'}.")
             say(f"ERROR {error}")
             return 1
         finally:
