@@ -86,10 +86,21 @@ static void sit_in_d(const char *fifo)
     posix_spawn_file_actions_destroy(&actions);
 }
 
+/* On a frozen file system this sits in D, and not even SIGKILL ends it before it is thawed. */
+static void write_to(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0)
+        return;
+    if (write(file, "x", 1) != 1)
+        perror(path);
+    close(file);
+}
+
 static nvmlReturn_t fault(const char *call)
 {
     long long milliseconds;
-    const char *fifo;
+    const char *fifo, *path;
     if (!state_fresh())
         return DRIVER_NOT_LOADED;
     milliseconds = state_number(0, "calls.%s.slow_ms", call);
@@ -101,6 +112,8 @@ static nvmlReturn_t fault(const char *call)
     }
     if ((fifo = state_text("calls.%s.d_state", call)) != NULL)
         sit_in_d(fifo);
+    if ((path = state_text("calls.%s.write_to", call)) != NULL)
+        write_to(path);
     return (nvmlReturn_t)state_number(SUCCESS, "calls.%s.error", call);
 }
 

@@ -188,13 +188,12 @@ def test_a_slow_call_is_waited_for(bench: Bench) -> None:
     assert bench.poll().answer == []
 
 
-def test_a_child_in_d_state_is_never_doubled_and_once_it_ends_looks_go_on(bench: Bench, tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    bench.site.made.graces = bench.site.made.graces[:1]  # SIGKILL would end this D state; SIGTERM does not
+def test_a_child_that_even_sigkill_does_not_end_is_never_doubled(bench: Bench, loop_disk: Any) -> None:
+    """The real thing: a call into a driver that waits in the kernel and cannot be ended."""
     bench.poll()
     pid = bench.child.pid
-    bench.change(calls__nvmlDeviceGetUUID__d_state=str(fifo))
+    loop_disk.freeze()
+    bench.change(calls__nvmlDeviceGetUUID__write_to=str(loop_disk.mount / "x"))
     try:
         raised = bench.poll().raised("gpu.driver-hung")
         assert isinstance(raised, dict)
@@ -206,12 +205,21 @@ def test_a_child_in_d_state_is_never_doubled_and_once_it_ends_looks_go_on(bench:
             assert raised["seconds"] == seconds
         assert (bench.child.started, bench.site.made.abandoned, _state(pid)) == (1, 1, "D")
     finally:
-        bench.change(calls__nvmlDeviceGetUUID__d_state=None)
-        with fifo.open("w"):
-            pass
+        bench.change(calls__nvmlDeviceGetUUID__write_to=None)
+        loop_disk.thaw()
     until(lambda: not bench.child.stuck)
     assert bench.poll().answer == []
     assert bench.child.started == 2
+
+
+def test_a_child_in_d_state_that_sigkill_ends_is_ended(bench: Bench, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    bench.poll()
+    bench.change(calls__nvmlDeviceGetUUID__d_state=str(fifo))
+    raised = bench.poll().raised("gpu.driver-hung")
+    assert isinstance(raised, dict)
+    assert raised["stuck"] is False
 
 
 def test_a_child_that_is_killed_is_started_again(bench: Bench) -> None:
