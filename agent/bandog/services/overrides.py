@@ -44,16 +44,30 @@ class Override:
     incident: int | None = None
     names: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """On what it runs, for people: `on 2 GPUs (17:00.0, 65:00.0) without e5:00.0`."""
         said = []
         if self.gpus:
-            said.append(f"runs on {len(self.gpus)} GPUs ({', '.join(short(one) for one in self.gpus)})")
+            many = "s" if len(self.gpus) > 1 else ""
+            said.append(f"on {len(self.gpus)} GPU{many} ({', '.join(short(one) for one in self.gpus)})")
         if self.without:
-            said.append(("" if said else "runs ") + f"without {', '.join(short(one) for one in self.without)}")
+            said.append(f"without {', '.join(short(one) for one in self.without)}")
         if self.names:
-            said.append(("" if said else "runs ") + f"with {', '.join(self.names)} set")
+            said.append(f"with {', '.join(self.names)} set")
+        return " ".join(said) or "with an environment of bandog"
+
+    def __str__(self) -> str:
         by = f", by incident {self.incident}" if self.incident is not None else ", as found at boot"
-        return f"{' '.join(said) or 'runs with an environment of bandog'} since {self.since:%Y-%m-%d %H:%M} UTC{by}"
+        return f"runs {self.where} since {self.since:%Y-%m-%d %H:%M} UTC{by}"
+
+
+def check(env: Mapping[str, str]) -> None:
+    """Raise ValueError for a variable that cannot be set besides: bandog's own, or one that systemd would not take."""
+    ours = next((name for name in env if is_ours(name)), None)
+    if ours is not None:
+        raise ValueError(f"{ours} is set by bandog itself")
+    render(env)
 
 
 def path_of(run: Path, unit: str) -> Path:
@@ -106,9 +120,7 @@ def put(
     `env` are further variables, which win over the profile's. Raises OSError where it cannot be written, and
     ValueError for a variable that systemd would not take; then the old file stands as it was.
     """
-    wrong = [name for name in env if is_ours(name)]
-    if wrong:
-        raise ValueError(f"{wrong[0]} is set by bandog itself")
+    check(env)
     override = Override(
         unit=service.unit,
         service=service.name,

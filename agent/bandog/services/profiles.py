@@ -85,7 +85,9 @@ def choose(
     if not service.gpus:
         return Refusal(why=f"{service.name} uses no GPUs by its `gpus:`")
     left_out = dict.fromkeys(without, "it is left out") | dict(reasons)
-    fit = [one for one in usable if _is_of(service, one) and one.address not in without and not one.mig]
+    fit = [
+        one for one in usable if is_of(service, one.address, one.uuid) and one.address not in without and not one.mig
+    ]
     fit.sort(key=lambda one: pci_order(one.address))
     seen = cuda_order(look)
     fit = [one for one in fit if one.address in seen]
@@ -139,8 +141,9 @@ def short(address: str) -> str:
     return address.removeprefix("0000:")
 
 
-def _is_of(service: Service, gpu: GpuLook) -> bool:
-    return service.gpus == "all" or gpu.address in service.gpus or gpu.uuid in service.gpus
+def is_of(service: Service, address: str, uuid: str = "") -> bool:
+    """Return whether a card is one of a service's, by its `gpus:`."""
+    return service.gpus == "all" or address in service.gpus or uuid in service.gpus
 
 
 def _refuse(service: Service, look: Look, fit: Sequence[GpuLook], reasons: Mapping[str, str]) -> Refusal:
@@ -149,7 +152,7 @@ def _refuse(service: Service, look: Look, fit: Sequence[GpuLook], reasons: Mappi
     said = []
     for address in sorted({*reasons, *(one.address for one in look.gpus)} - there, key=pci_order):
         gpu = look.of(address)
-        if service.gpus != "all" and address not in service.gpus and (gpu is None or gpu.uuid not in service.gpus):
+        if not is_of(service, address, gpu.uuid if gpu is not None else ""):
             continue
         if gpu is not None and gpu.mig:
             said.append(f"{short(address)} is partitioned (MIG)")

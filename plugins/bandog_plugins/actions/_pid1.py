@@ -42,6 +42,10 @@ class Pid1:
         """Clear the unit's start limit and failed state."""
         self._wait(self._site.systemd.reset_failed(name), _CALL)
 
+    def unit_of_pid(self, pid: int) -> str | None:
+        """Return the unit that holds a process, None when it has gone."""
+        return self._wait(self._site.systemd.unit_of_pid(pid), _CALL)
+
     def _wait(self, work: Coroutine[Any, Any, T], deadline: timedelta) -> T:
         try:
             return self._site.wait(work, deadline=deadline)

@@ -6,12 +6,12 @@ tell what happened, and the one thing that is ever done here is the start that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from bandog import Instant, Proof, ProofState, Request, Result, Site, SystemdError, UnitState, from_json
+from bandog import Instant, Proof, ProofState, Readiness, Request, Result, Site, SystemdError, UnitState, from_json
 
 from . import _stuck, _unit
 from ._pid1 import Pid1
@@ -23,6 +23,9 @@ _BOOT_PATIENCE = timedelta(minutes=5)
 _FINISH_WAIT = timedelta(seconds=5)
 # Proofs that were given up leave their notes behind; the newest are enough.
 _REMEMBERED = 256
+
+Ask = Callable[[UnitState], Readiness]
+"""Asks whether the service of a unit, as it is now, serves as it should."""
 
 
 @dataclass(slots=True)
@@ -43,17 +46,24 @@ class Watch:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def prove(self, request: Request, result: Result, site: Site, *, settle: timedelta) -> Proof:
-        """Look once; PROVED after `settle` of readiness, DISPROVED as soon as waiting is in vain."""
+    def prove(
+        self, request: Request, result: Result, site: Site, *, settle: timedelta, ready: Ask | None = None
+    ) -> Proof:
+        """Look once; PROVED after `settle` of readiness, DISPROVED as soon as waiting is in vain.
+
+        `ready` asks in place of the service's own readiness, once the unit runs since the act.
+        """
         if len(self._seen) > _REMEMBERED:
             self._seen.pop(next(iter(self._seen)))
         seen = self._seen.setdefault(request.id, _Seen(first=site.clock.now()))
-        proof = self._look(request, result, site, seen, settle)
+        proof = self._look(
+            request, result, site, seen, settle, ready or (lambda _: site.services.ready(request.service or ""))
+        )
         if proof.state is not ProofState.NOT_YET:
             self._seen.pop(request.id, None)
         return proof
 
-    def _look(self, request: Request, result: Result, site: Site, seen: _Seen, settle: timedelta) -> Proof:
+    def _look(self, request: Request, result: Result, site: Site, seen: _Seen, settle: timedelta, ready: Ask) -> Proof:
         name = request.service or ""
         pid1 = Pid1(site)
         try:
@@ -75,7 +85,7 @@ class Watch:
             return _moving(unit, site, seen)
         if not _fresh(unit, request, result, site):
             return self._untouched(unit, site, seen)
-        return self._serving(unit, name, site, seen, settle)
+        return self._serving(unit, name, site, seen, settle, ready)
 
     def _down(self, unit: UnitState, site: Site, seen: _Seen) -> Proof:
         if unit.job is not None or not _waited(site, seen):
@@ -87,10 +97,10 @@ class Watch:
             return Proof.not_yet(f"{unit.name} has not been restarted yet")
         return Proof.disproved(f"{unit.name} was never restarted: it runs as it did before")
 
-    def _serving(self, unit: UnitState, name: str, site: Site, seen: _Seen, settle: timedelta) -> Proof:
+    def _serving(self, unit: UnitState, name: str, site: Site, seen: _Seen, settle: timedelta, ready: Ask) -> Proof:
         if unit.invocation_id != seen.invocation:
             seen.invocation, seen.ready_since = unit.invocation_id, None
-        answer = site.services.ready(name)
+        answer = ready(unit)
         if answer.ready is False:
             seen.ready_since = None
         if not answer.ready:
