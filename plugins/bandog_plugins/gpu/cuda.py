@@ -51,8 +51,8 @@ class Failed(Exception):
 class Cuda:
     """The driver's library, loaded. Raises OSError where it is not installed."""
 
-    def __init__(self, library: str = LIBRARY) -> None:
-        self._lib = ctypes.CDLL(library)
+    def __init__(self) -> None:
+        self._lib = ctypes.CDLL(LIBRARY)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Make one call; raises Failed."""

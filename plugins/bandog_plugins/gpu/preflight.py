@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .cuda import DEVICE_UNAVAILABLE, LIBRARY, OUT_OF_MEMORY, Cuda, Failed
+from .cuda import DEVICE_UNAVAILABLE, OUT_OF_MEMORY, Cuda, Failed
 
 COMM = "bandog-check"
 
@@ -45,15 +45,15 @@ def main() -> None:
 
         say(nvml=child.take({"round": 1, "at": question["at"]}, child.Cards()))
     if "cuda" in question:
-        _try_cuda(question["cuda"], say, question.get("library", LIBRARY))
+        _try_cuda(question["cuda"], say)
     say(done=True)
 
 
-def _try_cuda(wanted: list[str], say: Any, library: str) -> None:
+def _try_cuda(wanted: list[str], say: Any) -> None:
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     try:
-        cuda = Cuda(library)
+        cuda = Cuda()
     except OSError as error:
         say(none=str(error))
         return
