@@ -107,6 +107,7 @@ class SimulatedSystemd:
             active_enter=timedelta(seconds=unit.active_enter),
             state_change=timedelta(seconds=unit.state_change),
             fragment_path=f"/etc/systemd/system/{name}",
+            environment_files=(str(unit.environment_file),) if unit.environment_file is not None else (),
         )
 
     async def _job(self, verb: str, name: str) -> JobOutcome:
