@@ -15,6 +15,7 @@ from .domain.changes import PoliciesReplaced
 from .domain.engine import Engine
 from .domain.model import Instant, Severity, to_json
 from .domain.subjects import AGENT
+from .host.paths import Paths
 from .host.site import Clock
 from .host.systemd_types import Systemd, SystemdError
 from .pluginloader import Plugins
@@ -61,6 +62,7 @@ class Agent(Protocol):
     ledger: Ledger
     locator: Locator
     notifier: Notifier
+    paths: Paths
     pipeline: Pipeline
     plugins: Plugins
     probings: list[Probing]
@@ -213,7 +215,7 @@ class Housekeeping:
             "sources": self._sources(now),
             "plugins": self.plugin_lines(),
             "gpus": daemon.gpus.lines(),
-            "services": report.service_lines(daemon.services.registry, self._states),
+            "services": report.service_lines(daemon.services.registry, self._states, daemon.paths.run),
             "incidents": alive,
             "incidents_open": len(alive),
             "waiting": [

@@ -95,6 +95,8 @@ def _services(console: Any, services: list[dict[str, Any]]) -> None:
         console.print("  none; tell bandog of one in /etc/bandog/services.d/")
     for one in services:
         console.print(f"  {shown(one['name'])}  {shown(one['unit'])}  {shown(one['state'])}")
+        if one["override"]:
+            console.print(f"    [yellow]{shown(one['override'])}[/] (bandog services restore {shown(one['name'])})")
 
 
 def _incidents(console: Any, incidents: list[dict[str, Any]]) -> None:

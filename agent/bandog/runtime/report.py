@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..domain.model import Incident, IncidentState, Instant, StepState, to_json
+from ..services import overrides
 from ..services.registry import Registry
 
 PLACES = {IncidentState.STUCK: 0, IncidentState.OPEN: 1, IncidentState.UNRESOLVED: 2}
@@ -51,10 +53,16 @@ def open_incidents(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
     return [incident_line(one) for one in alive]
 
 
-def service_lines(registry: Registry, states: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every service with its unit and, where known, the unit's state."""
+def service_lines(registry: Registry, states: Mapping[str, str], run: Path) -> list[dict[str, Any]]:
+    """Every service with its unit and, where known, the unit's state; `override` is what a relaunch put in force."""
     return [
-        {"name": one.name, "unit": one.unit, "state": states.get(one.name, "unknown"), "gpus": to_json(one.gpus)}
+        {
+            "name": one.name,
+            "unit": one.unit,
+            "state": states.get(one.name, "unknown"),
+            "gpus": to_json(one.gpus),
+            "override": str(overrides.in_force(run, one.unit) or ""),
+        }
         for one in registry
     ]
 
