@@ -26,13 +26,17 @@ from ..services.registry import Registry, Service
 from ..site import LocalSite
 from .operate import JSON_OPTION
 from .place import local_paths
+from .restore import restore
 
 COLOURS = {"started": "green", "already": "green", "failed": "red", "not-tried": "yellow"}
 
 
 @click.group()
 def services() -> None:
-    """Start the services in order."""
+    """Start the services in order, take back a relaunch."""
+
+
+services.add_command(restore)
 
 
 @services.command()
