@@ -36,14 +36,15 @@ class Owner:
         except SystemdError:
             return False
 
-    def strangers(self, gpu: GpuLook, others: Iterable[Owner] = ()) -> tuple[str, ...]:
-        """Return, for people, who else holds memory of a GPU; programs that only look at it do not count."""
-        owners = (self, *others)
-        found = []
-        for holder in gpu.holders or ():
-            task = processes.task_stat(self._site.paths, holder.pid)
-            if task is None or is_monitor(task.comm) or any(one.owns(holder.pid) for one in owners):
-                continue
-            memory = f", {holder.memory >> 20} MiB" if holder.memory else ""
-            found.append(f"{whose(self._site.paths, holder.pid)}{memory}")
-        return tuple(found)
+
+def strangers(site: Site, gpu: GpuLook, owners: Iterable[Owner]) -> tuple[str, ...]:
+    """Return, for people, who else holds memory of a GPU; programs that only look at it do not count."""
+    mine = tuple(owners)
+    found = []
+    for holder in gpu.holders or ():
+        task = processes.task_stat(site.paths, holder.pid)
+        if task is None or is_monitor(task.comm) or any(one.owns(holder.pid) for one in mine):
+            continue
+        memory = f", {holder.memory >> 20} MiB" if holder.memory else ""
+        found.append(f"{whose(site.paths, holder.pid)}{memory}")
+    return tuple(found)

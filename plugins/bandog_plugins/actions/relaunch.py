@@ -33,7 +33,7 @@ from bandog import (
 )
 
 from . import _job, _preflight, _stuck, _unit
-from ._owner import Owner
+from ._owner import Owner, strangers
 from ._pid1 import Pid1
 from ._relaunched import Proofs
 
@@ -152,7 +152,9 @@ class Relaunch(Action):
             return _Plan(choice=None, without=())
         look = _preflight.look(site, self.options.environment)
         bad = {gpu.address: f"cannot be used: {why}" for gpu in look.gpus if (why := unfit(gpu))}
-        taken = {gpu.address: f"is held by {', '.join(who)}" for gpu in look.gpus if (who := owner.strangers(gpu))}
+        taken = {
+            gpu.address: f"is held by {', '.join(who)}" for gpu in look.gpus if (who := strangers(site, gpu, [owner]))
+        }
         reasons = dict.fromkeys(named, "is left out") | profiles.reasons_of(look, site.gpus.known(), bad)
         free = [gpu for gpu in site.gpus.usable() if gpu.address not in taken]
         choice = profiles.choose(service, look, free, without=named, reasons={**taken, **reasons})
