@@ -171,6 +171,8 @@ def _instance(cls: type[Any], options: Any, host: Host) -> tuple[str, str, Any]:
     try:
         wanted = cls.Options
         instance = cls(options if isinstance(options, wanted) else wanted(**(options or {})))
+        if getattr(instance.options, "enabled", True) is False:
+            return "off", f"off by default; plugins: {{{cls.name}: {{enabled: true}}}} switches it on", None
         why = instance.unsupported(host)
     except KeyboardInterrupt:
         raise

@@ -76,7 +76,9 @@ def _sources(console: Any, sources: list[dict[str, Any]], plugins: list[dict[str
             console.print(f"  [red]✗[/] {shown(one['name'])}  not watched: {shown(one['why'])}")
     named = {one["name"] for one in sources}
     for one in plugins:
-        if one["state"] != "loaded" and one["name"] not in named:
+        if one["state"] == "off":
+            console.print(f"  [dim]- plugin {shown(one['name'])} off: {shown(one['why'])}[/]")
+        elif one["state"] != "loaded" and one["name"] not in named:
             console.print(f"  [yellow]![/] plugin {shown(one['name'])} {one['state']}: {shown(one['why'])}")
 
 

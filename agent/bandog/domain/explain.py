@@ -86,7 +86,7 @@ def _refusal(finding: Finding, policy: Policy) -> str:
 def _step(step: Step, policy: Policy, setting: Setting, hurt: Sequence[Hurt], finding: Finding) -> StepView:
     traits = setting.actions.get(step.do)
     if traits is None:
-        return StepView(do=step.do, would=False, why="no such action is loaded")
+        return StepView(do=step.do, would=False, why="not loaded on this host (bandog plugins says why)")
     if traits.per_service and not hurt:
         return StepView(do=step.do, would=False, why=_nobody(finding))
     if not traits.disruptive:

@@ -78,8 +78,6 @@ class ResetGpu(Action):
 
     def run(self, request: Request, site: Site) -> Result:
         """Look, refuse if anything speaks against it, else drain, reset, and start again."""
-        if not self.options.enabled:
-            return Result.skipped("it is off: plugins: {reset-gpu: {enabled: true}} lets bandog reset a GPU")
         try:
             address = subjects.pci_address(subjects.id_of(request.subject))
         except ValueError:

@@ -72,7 +72,7 @@ def test_observe_acts_on_nothing_that_disrupts() -> None:
         (ENFORCE, policy(mode="observe"), [QWEN], "the policy's own mode is observe"),
         (ENFORCE, policy(), [Hurt(name="qwen", mode="observe")], "the mode of service qwen is observe"),
         (ENFORCE, policy(), [], "no service of ours uses it"),
-        (Setting(actions={}, mode="enforce"), policy(), [QWEN], "no such action is loaded"),
+        (Setting(actions={}, mode="enforce"), policy(), [QWEN], "not loaded on this host"),
     ],
 )
 def test_restart_would_not_act(setting: Setting, rule: Policy, hurt: list[Hurt], why: str) -> None:

@@ -171,7 +171,7 @@ class TestServices:
         gpu = Chronicle(ladder("teleport", "reboot"))
         gpu.see()
         assert gpu.asked() == ["reboot"]
-        assert "teleport skipped: no such action is loaded" in [c.why for c in gpu.told()]
+        assert "teleport skipped: not loaded on this host (bandog plugins says why)" in [c.why for c in gpu.told()]
 
 
 class TestRequests:

@@ -14,6 +14,7 @@ from gpu_actions import E5, GIB, GpuBench
 
 from bandog import ChildOutcome, JobOutcome, Proof, ProofState, Readiness, ResultState
 from bandog.host.child import Children
+from bandog.pluginloader import discover
 from bandog_plugins.actions.reset_gpu import ResetGpu, ResetOptions
 
 SMI = """#!/bin/sh
@@ -88,10 +89,15 @@ def prove(bench: GpuBench, one: ResetGpu, result: object, seconds: int = 60) -> 
     return proof
 
 
-def test_it_is_off_until_the_main_file_lets_it_act(bench: Resetting) -> None:
-    result = ResetGpu().run(bench.request("reset-gpu", service=None), bench)
-    assert result.state is ResultState.SKIPPED and "enabled: true" in result.why
-    assert verbs(bench) == [] and bench.rounds == 0
+@pytest.mark.parametrize(("options", "loaded"), [({}, False), ({"reset-gpu": {"enabled": True}}, True)])
+def test_it_is_off_until_the_main_file_switches_it_on(
+    bench: Resetting, options: dict[str, dict[str, bool]], loaded: bool
+) -> None:
+    plugins = discover(bench.paths).build(options, bench.host)
+    assert ("reset-gpu" in plugins.actions) is loaded
+    if not loaded:
+        [report] = [one for one in plugins.reports if one.name == "reset-gpu"]
+        assert report.state == "off" and "{reset-gpu: {enabled: true}}" in report.why
 
 
 def test_the_card_is_drained_reset_looked_at_and_its_services_started_again(bench: Resetting, tmp_path: Path) -> None:
