@@ -214,7 +214,10 @@ class Lab:
                     return str(one["subject"])
             return None
 
-        return wait_until(f"a mail with {words!r}; so far: {self.titles()}", seconds, found)
+        try:
+            return wait_until(f"a mail with {words!r}", seconds, found)
+        except LabError as error:
+            raise LabError(f"{error}; there are {self.titles()}") from None
 
     # --- afterwards --------------------------------------------------------------------------------
 

@@ -29,13 +29,13 @@ def lost_and_found(lab: Lab) -> None:
     wait_until("four GPUs are in the status", 60, lambda: len(gpus(lab)) == 4)
     assert gpus(lab)[THIRD]["serial"] == "1650000000002"
     set_gpus(vm, gpus__2__lost=True)
-    lab.await_mail(f"gpu.lost on gpu:{THIRD}", 60)
+    lab.await_mail(f"GPU lost.*{THIRD}", 60)
     assert not gpus(lab)[THIRD]["usable"]
     set_gpus(vm, gpus__2__lost=False)
     lab.await_mail("Resolved", 90)
     lab.forget_messages()
     set_gpus(vm, gpus__2__missing=True)
-    lab.await_mail(f"gpu.missing on gpu:{THIRD}", 90)
+    lab.await_mail(f"GPU missing.*{THIRD}", 120)
     set_gpus(vm, gpus__2__missing=False)
     lab.await_mail("Resolved", 90)
     assert gpus(lab)[THIRD]["usable"]
@@ -50,7 +50,7 @@ def hung_driver(lab: Lab) -> None:
     agent, began = lab.main_pid("bandog"), time.monotonic()
     try:
         set_gpus(vm, calls__nvmlDeviceGetCount_v2__d_state=FIFO)
-        lab.await_mail("gpu.driver-hung", 60)
+        lab.await_mail("GPU driver hung", 60)
         print(f"       told {time.monotonic() - began:.0f} s after the driver stopped answering")
         time.sleep(70)  # a minute after the first one, another round would be due
         assert in_d(vm, "bandog-nvml") == 1
@@ -63,5 +63,5 @@ def hung_driver(lab: Lab) -> None:
     finally:
         set_gpus(vm, calls={})
         vm.ssh(f"timeout 5 sh -c 'echo > {FIFO}'", check=False)
-    lab.await_mail("Resolved.*driver-hung|driver-hung.*Resolved", 120)
+    lab.await_mail("Resolved.*GPU driver hung|GPU driver hung.*\nResolved", 150)
     wait_until("no child is in D", 30, lambda: in_d(vm, "bandog-nvml") == 0)
