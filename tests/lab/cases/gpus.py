@@ -63,5 +63,5 @@ def hung_driver(lab: Lab) -> None:
     finally:
         set_gpus(vm, calls={})
         vm.ssh(f"timeout 5 sh -c 'echo > {FIFO}'", check=False)
-    lab.await_mail("Resolved.*GPU driver hung|GPU driver hung.*\nResolved", 150)
+    lab.await_mail("(?s)GPU driver hung.*Resolved", 150)
     wait_until("no child is in D", 30, lambda: in_d(vm, "bandog-nvml") == 0)
