@@ -253,7 +253,7 @@ def judge_policy(
     """Check one policy file. Without `main`, targets and windows are not judged."""
     fit = validate(PolicyModel, document)
     if fit.partial is not None:
-        fit.problems.extend(check_policy(document, fit.partial, plugins, main))
+        fit.problems.extend(check_policy(document, fit.partial, plugins, main, layer))
     if fit.model is None:
         return None, fit.problems
     _, place = document.where(("policy",), key=True)

@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 from bandog import (
     Action,
     Duration,
+    Look,
     Options,
     Proof,
     Request,
@@ -32,7 +33,7 @@ from bandog import (
     unfit,
 )
 
-from . import _job, _preflight, _stuck, _unit
+from . import _held, _job, _preflight, _stuck, _unit
 from ._owner import Owner, strangers
 from ._pid1 import Pid1
 from ._relaunched import Proofs
@@ -136,21 +137,30 @@ class Relaunch(Action):
             return Result.skipped(named, **known)
         remarks = _keep_out(request, named, site)
         try:
-            plan = self._plan(site, Owner(site, pid1, unit), service, named)
+            plan = self._plan(site, unit, Owner(site, pid1, unit), service, named, as_it_is=not wanted.env)
         except _preflight.Silent as error:
             return Result.failed(f"{error}; {unit.name} was not touched", **known)
         if remarks:  # a card that the inventory did not know before that look
             remarks = _keep_out(request, named, site)
+        if isinstance(plan, overrides.Override):
+            told = f"{unit.name} runs {plan.where} already; nothing to do but prove it"
+            goal = {"gpus": list(plan.gpus), "without": list(plan.without), "visible": ""}
+            return Result.done(told, **{**known, "before": "", **goal})
         if isinstance(plan, profiles.Refusal):
             why = f"{plan.why}; {unit.name} was not touched"
             return Result.failed(why, needs=plan.needs, has=plan.has, **known)
         return self._put(request, site, pid1, unit, service, plan, {**known, "remarks": [*remarks, *plan.remarks]})
 
-    def _plan(self, site: Site, owner: Owner, service: Any, named: tuple[str, ...]) -> _Plan | profiles.Refusal:
-        """Choose the cards by a fresh look and try them. Raises Silent."""
+    def _plan(
+        self, site: Site, unit: UnitState, owner: Owner, service: Any, named: tuple[str, ...], *, as_it_is: bool
+    ) -> _Plan | profiles.Refusal | overrides.Override:
+        """Choose the cards by a fresh look and try them; the override in force, where it will do. Raises Silent."""
         if not service.profiles:
             return _Plan(choice=None, without=())
         look = _preflight.look(site, self.options.environment)
+        standing = overrides.in_force(site.paths.run, unit.name)
+        if as_it_is and standing is not None and _holds(site, unit, owner, look, standing, named):
+            return standing
         bad = {gpu.address: f"cannot be used: {why}" for gpu in look.gpus if (why := unfit(gpu))}
         taken = {
             gpu.address: f"is held by {', '.join(who)}" for gpu in look.gpus if (who := strangers(site, gpu, [owner]))
@@ -222,6 +232,16 @@ class Relaunch(Action):
 
     def _with(self, request: Request) -> RelaunchWith:
         return RelaunchWith.model_validate(dict(request.with_))
+
+
+def _holds(
+    site: Site, unit: UnitState, owner: Owner, look: Look, standing: overrides.Override, named: tuple[str, ...]
+) -> bool:
+    """Return whether the unit runs on healthy cards without the named ones already: one fault has many findings."""
+    usable = {one.address for one in site.gpus.usable()} - set(named)
+    if not standing.gpus or not set(standing.gpus) <= usable or site.services.ready(standing.service).ready is not True:
+        return False
+    return unit.active_state == "active" and _held.judge(site, owner, unit, look, standing.gpus, "").right is True
 
 
 def _unprepared(unit: UnitState, service: Any, wanted: RelaunchWith, site: Site) -> str | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -52,8 +52,11 @@ class ResetOptions(Options):
 
 
 class ResetWith(Options):
-    """`settle`: how long the services must stay ready to be proved. `timeout`: to ready, else their own."""
+    """`when: window` waits for the maintenance window of that name. `settle`: how long the services must stay ready
+    to be proved. `timeout`: to ready, else their own."""
 
+    when: Literal["now", "window"] = "now"
+    window: str = "default"
     settle: Duration = timedelta(seconds=10)
     timeout: Duration | None = None
 

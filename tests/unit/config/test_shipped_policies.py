@@ -52,6 +52,7 @@ OWN = {
     95: "xid-95-uncontained-ecc",
     119: "xid-119-gsp",
     120: "xid-119-gsp",
+    **dict.fromkeys(range(144, 151), "xid-144-nvlink5"),
     154: "xid-154-other",
     175: "xid-119-gsp",
 }
@@ -119,7 +120,7 @@ def test_every_xid_is_taken_by_the_one_policy_meant_for_it(policies: tuple[Polic
         *(
             (f"NVRM: Xid (PCI:0000:e5:00): 154, GPU recovery action changed from 0x9 (x) to 0x{value:x} (y)", name)
             for value, name in enumerate(
-                ["xid-154-recovered", "xid-154-reset", "xid-154-reboot", "xid-154-other", "xid-154-reset",
+                ["xid-154-recovered", "xid-154-reset", "xid-154-reboot", "xid-154-other", "xid-154-drain",
                  "xid-154-other", "xid-154-reset", "xid-154-reboot", "xid-154-other"]
             )
         ),
@@ -163,11 +164,86 @@ def test_only_what_costs_a_program_its_context_or_hangs_it_restarts_a_service(
     assert {one.name for one in policies if any(step.do == "restart" for step in one.steps)} == ACTS
 
 
+WITHOUT_THE_CARD = {
+    "xid-48-double-bit-error",
+    "xid-62-micro-controller-halt",
+    "xid-64-remap-failed",
+    "xid-74-nvlink",
+    "xid-79-off-the-bus",
+    "xid-94-contained-ecc",
+    "xid-95-uncontained-ecc",
+    "xid-119-gsp",
+    "xid-154-reset",
+    "xid-reset-gpu",
+    "gpu-lost",
+    "gpu-missing",
+    "gpu-recovery-reset",
+    "gpu-row-remap-failed",
+}
+
+
+def test_only_what_makes_a_card_unfit_keeps_it_out(policies: tuple[Policy, ...]) -> None:
+    """Errors of a program (13, 31, 43, 45), of the fabric, counters and clocks blame no card."""
+    found = {one.name: [step for step in one.steps if step.do == "relaunch"] for one in policies}
+    assert {name for name, steps in found.items() if steps} == WITHOUT_THE_CARD
+    assert all(dict(step.with_) == {"without": "$subject"} for steps in found.values() for step in steps)
+
+
+def test_a_contained_error_costs_a_restart_first_and_the_card_second(policies: tuple[Policy, ...]) -> None:
+    policy = next(one for one in policies if one.name == "xid-94-contained-ecc")
+    assert [step.do for step in policy.steps] == ["evidence", "restart", "relaunch", "notify"]
+    assert policy.quiet == timedelta(hours=24)
+
+
+def test_a_lost_card_is_left_out_at_once(policies: tuple[Policy, ...]) -> None:
+    policy = next(one for one in policies if one.name == "xid-79-off-the-bus")
+    assert [step.do for step in policy.steps] == ["evidence", "relaunch", "notify"]
+
+
+def test_a_row_that_waits_for_a_reset_gets_it_in_the_window_or_not_at_all(policies: tuple[Policy, ...]) -> None:
+    planned = {one.name for one in policies for step in one.steps if step.do == "reset-gpu" and step.with_.get("when")}
+    assert planned == {
+        "xid-63-row-remapped",
+        "xid-64-remap-pending",
+        "xid-154-drain",
+        "gpu-recovery-drain",
+        "gpu-row-remap-pending",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "name"),
+    [
+        ("gpu.lost", {"reason": "gpu-is-lost"}, "gpu-lost"),
+        ("gpu.missing", {}, "gpu-missing"),
+        ("gpu.recovery-needed", {"recovery": "reset"}, "gpu-recovery-reset"),
+        ("gpu.recovery-needed", {"recovery": "drain-and-reset"}, "gpu-recovery-drain"),
+        ("gpu.recovery-needed", {"recovery": "reboot"}, "gpu-recovery-reboot"),
+        ("gpu.recovery-needed", {"recovery": "drain-p2p"}, "gpu-other"),
+        ("gpu.recovery-needed", {"recovery": "action-6"}, "gpu-other"),
+        ("gpu.row-remap-failed", {}, "gpu-row-remap-failed"),
+        ("gpu.row-remap-pending", {}, "gpu-row-remap-pending"),
+        ("gpu.ecc-uncorrected", {}, "gpu-ecc-uncorrected"),
+        ("gpu.throttled", {}, "gpu-throttled"),
+        ("gpu.link-degraded", {}, "gpu-link-degraded"),
+        ("gpu.driver-hung", {}, "gpu-driver-hung"),
+        ("gpu.driver-mismatch", {}, "gpu-driver-mismatch"),
+        ("gpu.driver-fault", {}, "gpu-driver-fault"),
+    ],
+)
+def test_every_finding_of_the_probe_has_its_policy(
+    policies: tuple[Policy, ...], kind: str, facts: dict[str, str], name: str
+) -> None:
+    finding = Finding(kind=kind, subject="gpu:0000:e5:00.0", severity=Severity.ERROR, at=NOW, facts=facts)
+    assert policy_of(policies, finding) == name
+
+
 def test_no_shipped_policy_reaches_a_disruptive_step_before_evidence(
     policies: tuple[Policy, ...], catalogue: PluginCatalogue
 ) -> None:
     for policy in policies:
-        actions = [step.do for step in policy.steps]
+        # What is planned for a window destroys no trace of the fault: the evidence is days old by then.
+        actions = [step.do for step in policy.steps if step.with_.get("when") != "window"]
         if any(catalogue.actions[name].traits.disruptive for name in actions):
             assert actions[0] == "evidence", policy.name
 

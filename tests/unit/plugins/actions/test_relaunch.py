@@ -108,6 +108,29 @@ def test_the_proof_goes_on_from_the_note_where_the_agent_died(gpus: GpuBench) ->
     assert prove(gpus, Relaunch(), result).state is ProofState.DISPROVED
 
 
+def test_a_second_finding_about_the_same_card_restarts_nothing(gpus: GpuBench) -> None:
+    action = Relaunch()
+    action.run(gpus.relaunch(), gpus)
+    gpus.second()
+    result = action.run(gpus.relaunch(id="13.1", kind="gpu.missing", facts={}), gpus)
+    assert result.state is ResultState.DONE and "already; nothing to do but prove it" in result.why
+    assert verbs(gpus) == ["restart"]
+    assert prove(gpus, action, result, id="13.1").state is ProofState.PROVED
+
+
+@pytest.mark.parametrize("what", ["another card", "not ready", "wrong cards"])
+def test_what_is_in_force_counts_only_while_it_does_its_work(gpus: GpuBench, what: str) -> None:
+    Relaunch().run(gpus.relaunch(), gpus)
+    gpus.second()
+    if what == "not ready":
+        gpus.services.readiness["qwen"] = Readiness(ready=False, why="refused")
+    if what == "wrong cards":
+        gpus.holds = list(gpus.cards)
+    request = gpus.relaunch(with_={"without": address("17")}) if what == "another card" else gpus.relaunch()
+    Relaunch().run(request, gpus)
+    assert verbs(gpus) == ["restart", "restart"]
+
+
 def test_a_lost_card_shifts_the_numbers(gpus: GpuBench) -> None:
     gpus.cards[address("17")]["lost"] = True
     result = Relaunch().run(gpus.relaunch(with_={"without": address("17")}), gpus)
@@ -160,6 +183,7 @@ def test_a_card_that_somebody_else_holds_is_not_taken_and_its_holder_is_named(gp
     result = Relaunch().run(gpus.relaunch(), gpus)
     assert result.facts["gpus"] == [address("3d"), address("65")]
     gpus.cards[address("65")]["holders"] = [{"pid": 700, "memory": 2 * GIB}]
+    overrides.drop(gpus.paths.run, UNIT)
     result = Relaunch().run(gpus.relaunch(), gpus)
     assert result.state is ResultState.FAILED
     assert "17:00.0 is held by python3 (pid 700, jupyter.service), 2048 MiB" in result.why
