@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..domain.covering import covered
 from ..domain.policy import Policy
 from ..host.paths import Paths
 from ..services.registry import Service
@@ -176,9 +177,8 @@ def _claim(
 
 def _never_reached(policies: Sequence[Policy]) -> Iterator[Problem]:
     """Yield a warning for each policy of the site that an earlier one leaves nothing to."""
-    for number, policy in enumerate(policies):
-        first = next((one for one in policies[:number] if one.match.covers(policy.match)), None)
-        if policy.layer == "site" and first is not None:
+    for policy, first in covered(policies):
+        if policy.layer == "site":
             yield Problem.of(
                 "never-reached",
                 policy.file,
