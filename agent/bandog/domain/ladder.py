@@ -142,7 +142,9 @@ class Ladder:
     def _start(self, case: Case, turn: Turn) -> bool:
         step = case.policy.steps[case.incident.step]
         if step.do not in self._actions:
-            self._end(case, StepState.SKIPPED, f"{step.do} skipped: not loaded on this host (bandog plugins says why)", turn)
+            self._end(
+                case, StepState.SKIPPED, f"{step.do} skipped: not loaded on this host (bandog plugins says why)", turn
+            )
             return True
         traits = self._actions[step.do]
         if traits.disruptive and not case.acting:
