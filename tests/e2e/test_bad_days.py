@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import time
@@ -366,6 +367,17 @@ def a_child_that_nothing_can_kill_delays_no_end_of_the_agent(scene: Scene) -> No
             disk.mend()
 
 
+def without_room_for_another_thread_the_agent_stops_as_it_was_told_to(scene: Scene) -> None:
+    """Its address space is limited to what it has and 1 MiB; a thread wants 8 MiB for its stack."""
+    host = scene.world(policies=POLICIES, rate=RATE)
+    host.settle_in()
+    size = int(Path(f"/proc/{host.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(host.pid, resource.RLIMIT_AS, (size + (1 << 20), resource.RLIM_INFINITY))
+    host.kernel.print(xid(1, 95))
+    assert host.stop() == 0
+    assert "Traceback" not in host.log()
+
+
 # --- input -----------------------------------------------------------------------------------------------
 
 
@@ -455,6 +467,7 @@ STORIES: list[Story] = [
     when_nobody_can_be_reached_the_last_sink_tells_and_a_deaf_target_delays_no_other,
     foul_plugins_are_named_and_the_agent_goes_on,
     a_child_that_nothing_can_kill_delays_no_end_of_the_agent,
+    without_room_for_another_thread_the_agent_stops_as_it_was_told_to,
     garbage_on_every_input_causes_nothing,
     a_stopped_journald_blocks_nobody,
     in_a_flood_of_a_hundred_thousand_lines_every_wanted_one_is_found,
