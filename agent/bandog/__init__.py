@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .config.types import Duration
 from .domain import subjects
+from .domain.codec import from_json, to_json
 from .domain.gpus import Exclusion, GpuEvent, GpuLook, Holder, KnownGpu, Look, UnknownGpu
 from .domain.model import (
     Fact,
@@ -19,8 +20,6 @@ from .domain.model import (
     ResultState,
     Severity,
     Unknown,
-    from_json,
-    to_json,
 )
 from .hookspecs import hookimpl
 from .host import cgroups, processes

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from .config import Config, Loaded
 from .domain.budgets import Ledger
 from .domain.changes import PoliciesReplaced
+from .domain.codec import to_json
 from .domain.engine import Engine
-from .domain.model import Instant, Severity, to_json
+from .domain.model import Instant, Severity
 from .domain.subjects import AGENT
 from .host.paths import Paths
 from .host.site import Clock

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
+from .codes import BAD_CONFIGURATION
 from .place import local_paths
-
-BAD_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 
 @click.command()

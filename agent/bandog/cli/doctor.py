@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ..domain.model import to_json
+from ..domain.codec import to_json
 from ..host import checkup
 from ..host.checkup import BAD, OK, Check
 from ..host.checkup_gpu import gpu

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from .client import demand
-from .operate import JSON_OPTION, operator
-from .output import plain
+from .operate import JSON_OPTION, operator, say
 from .place import local_paths
 
 
@@ -50,4 +47,4 @@ def drill(
         really=really,
         by=operator(),
     )
-    click.echo(json.dumps(answer) if as_json else plain(answer["text"]))
+    say(answer, as_json)

@@ -12,28 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import Config, PluginCatalogue, load
+from ..config import Config, PluginCatalogue
 from ..domain import subjects
+from ..domain.codec import to_json
 from ..domain.explain import Hurt, Setting, StepView
 from ..domain.explain import explain as explain_steps
 from ..domain.matching import PolicyIndex
-from ..domain.model import Finding, Instant, Record, Severity, to_json
+from ..domain.model import Finding, Instant, Record, Severity
 from ..domain.policy import Policy, format_duration
 from ..host.clock import SystemClock
-from ..host.paths import Paths
 from ..plugin import LogDetector
 from ..pluginloader import PluginSet, discover
 from ..services.registry import Registry, Service
 from ..sources.text import TextReader
 from ..sources.text_file import LogUnreadable, open_log
 from ..sources.text_time import told_wall
+from .codes import USAGE
+from .configured import configuration
 from .operate import JSON_OPTION
 from .output import COLOURS, console, plain
+from .place import local_paths
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-USAGE, BAD_CONFIGURATION = 2, 78  # 78 is EX_CONFIG of sysexits.h
 NO_SITE = Path("/nonexistent")  # systemd's word for a place where nothing is
 _MOST_TEXT = 300  # of one fact, as shown to people
 
@@ -69,10 +71,12 @@ def explain(
         raise click.UsageError("give a FILE, or pipe lines in: dmesg | bandog explain")
     if no_site and config_dir is not None:
         raise click.UsageError("--no-site and --config contradict each other")
-    paths = Paths(etc_dir=NO_SITE if no_site else config_dir)
+    paths = local_paths(NO_SITE if no_site else config_dir)
     found = discover(paths)
     catalogue = found.catalogue
-    config = _configuration(paths, catalogue, policies_dir)
+    config = configuration(
+        paths, catalogue, policies_dir=policies_dir, otherwise="look without your own configuration: --no-site"
+    )
     detection = Detection(_detectors(found, config))
     judge = Judge(config, catalogue)
     worst, found_any = Severity.INFO, False
@@ -108,16 +112,6 @@ def explain(
     if not found_any and not as_json:
         click.echo(f"{reader.lines} lines read; none states a fault that a detector knows", err=True)
     raise SystemExit(0 if worst is Severity.INFO else 1)
-
-
-def _configuration(paths: Paths, catalogue: PluginCatalogue, policies_dir: Path | None) -> Config:
-    loaded = load(paths, plugins=catalogue, policies_dir=policies_dir)
-    if loaded.config is None:
-        for problem in loaded.errors:
-            click.echo(str(problem), err=True)
-        click.echo("put these right (bandog check), or look without your own configuration: --no-site", err=True)
-        raise SystemExit(BAD_CONFIGURATION)
-    return loaded.config
 
 
 def _detectors(found: PluginSet, config: Config) -> list[LogDetector]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..domain.codec import to_json
 from ..domain.gpus import GpuEvent, UnknownGpu
-from ..domain.model import to_json
 from ..host.clock import SystemClock
 from ..runtime.gpu_lines import exclusion_line, exclusion_words, gpu_lines
 from ..services.inventory import Inventory
-from ..store.reader import Reader, StoreUnreadable
 from .client import NotRunning, call, demand
-from .operate import JSON_OPTION, operator
+from .operate import JSON_OPTION, operator, say
 from .output import console, plain, shown
 from .place import local_paths
+from .record import open_record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ def list_(as_json: bool) -> None:
     try:
         lines = call(local_paths(), "gpu_list")
     except NotRunning as error:
-        with _reader() as reader:
+        with open_record() as reader:
             events = {one.uuid: reader.gpu_events(one.uuid) for one in reader.gpus()}
             lines = gpu_lines(reader.gpus(), None, history=lambda uuid: events.get(uuid, ()))
         for line in lines:
@@ -68,7 +68,7 @@ def exclude(address: str, reason: str, as_json: bool) -> None:
 
     A relaunch and every later start of a service with profiles leave it out. What runs on it goes on running.
     """
-    _say(demand(local_paths(), "gpu_exclude", address=address, reason=reason, by=operator()), as_json)
+    say(demand(local_paths(), "gpu_exclude", address=address, reason=reason, by=operator()), as_json)
 
 
 @gpu.command("return")
@@ -79,7 +79,7 @@ def return_(address: str, as_json: bool) -> None:
 
     Ends an exclusion or a probation. The card starts anew: its next fault is not final.
     """
-    _say(demand(local_paths(), "gpu_return", address=address, by=operator()), as_json)
+    say(demand(local_paths(), "gpu_return", address=address, by=operator()), as_json)
 
 
 @gpu.command()
@@ -90,7 +90,7 @@ def forget(address: str, as_json: bool) -> None:
 
     It is no longer missing. Its history stays, and its exclusion too should it come back.
     """
-    _say(demand(local_paths(), "gpu_forget", address=address, by=operator()), as_json)
+    say(demand(local_paths(), "gpu_forget", address=address, by=operator()), as_json)
 
 
 @gpu.command()
@@ -98,7 +98,7 @@ def forget(address: str, as_json: bool) -> None:
 @JSON_OPTION
 def history(address: str, as_json: bool) -> None:
     """Show what happened to a card, for months back."""
-    with _reader() as reader:
+    with open_record() as reader:
         try:
             card = Inventory(SystemClock(local_paths()), known=reader.gpus()).find(address)
         except UnknownGpu as error:
@@ -136,14 +136,3 @@ def print_gpus(out: Console, lines: list[dict[str, Any]]) -> None:
 
 def _data(event: GpuEvent) -> str:
     return ", ".join(f"{name} {value}" for name, value in event.data.items() if name != "last" and value != "")
-
-
-def _reader() -> Reader:
-    try:
-        return Reader(local_paths().state / "bandog.db")
-    except StoreUnreadable as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _say(answer: dict[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(answer) if as_json else plain(answer["text"]))

@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..domain.model import StepState, to_json
+from ..domain.codec import to_json
+from ..domain.model import StepState
 from ..runtime.report import incident_line, waits
-from ..store.reader import Reader, StoreUnreadable
 from .operate import JSON_OPTION
 from .output import COLOURS, console, shown
 from .place import local_paths
+from .record import open_record
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-def _reader() -> Reader:
-    try:
-        return Reader(local_paths().state / "bandog.db")
-    except StoreUnreadable as error:
-        raise click.ClickException(str(error)) from error
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
@@ -54,7 +48,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 @JSON_OPTION
 def incidents(only_open: bool, limit: int, as_json: bool) -> None:
     """List incidents, the newest first. Exit code 1 if one is open."""
-    with _reader() as reader:
+    with open_record() as reader:
         rows = [incident_line(one) for one in reader.incidents(only_open=only_open, limit=limit)]
     if as_json:
         for row in rows:
@@ -74,7 +68,7 @@ def show(incident: int, as_json: bool) -> None:
 
     What was seen, what was done, whether it helped, in order of time.
     """
-    with _reader() as reader:
+    with open_record() as reader:
         found = reader.incident(incident)
         if found is None:
             raise click.ClickException(f"there is no incident #{incident}; bandog incidents lists them")

@@ -28,7 +28,8 @@ def operator() -> str:
         return str(os.getuid())
 
 
-def _say(answer: dict[str, object], as_json: bool) -> None:
+def say(answer: dict[str, object], as_json: bool) -> None:
+    """Print what the daemon answered to an order."""
     click.echo(json.dumps(answer) if as_json else plain(answer["text"]))
 
 
@@ -53,7 +54,7 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
     answer = demand(
         local_paths(), "hold", target=target, seconds=duration.total_seconds(), reason=reason, by=operator()
     )
-    _say(answer, as_json)
+    say(answer, as_json)
 
 
 @click.command()
@@ -61,7 +62,7 @@ def hold(words: tuple[str, ...], reason: str, as_json: bool) -> None:
 @JSON_OPTION
 def release(target: str, as_json: bool) -> None:
     """End the pause on TARGET or the whole host."""
-    _say(demand(local_paths(), "release", target=target, by=operator()), as_json)
+    say(demand(local_paths(), "release", target=target, by=operator()), as_json)
 
 
 @click.command()
@@ -72,7 +73,7 @@ def ack(incident: int, as_json: bool) -> None:
 
     No further step is begun and nobody is reminded; the record goes on.
     """
-    _say(demand(local_paths(), "ack", incident=incident, by=operator()), as_json)
+    say(demand(local_paths(), "ack", incident=incident, by=operator()), as_json)
 
 
 @click.command()
@@ -84,7 +85,7 @@ def rearm(as_json: bool) -> None:
     for: each incident that still waits like that is listed, and goes on with its next finding.
     """
     answer = demand(local_paths(), "rearm", by=operator())
-    _say(answer, as_json)
+    say(answer, as_json)
     for one in () if as_json else answer["waiting"]:
         click.echo(plain(f"#{one['id']} {one['policy']} on {one['subject']}: {one['waits']} ({one['why']})"))
 

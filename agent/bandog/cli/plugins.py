@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..domain.model import to_json
+from ..domain.codec import to_json
 from .client import NotRunning, call
 from .operate import JSON_OPTION
 from .output import plain

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import Config, load
+from ..config import Config
 from ..config.types import parse_duration
 from ..domain.budgets import Ledger, Limits
+from ..domain.codec import to_json
 from ..domain.engine import Engine
-from ..domain.model import Instant, StepState, to_json
+from ..domain.model import Instant, StepState
 from ..host.clock import SystemClock
 from ..host.paths import Paths
 from ..pluginloader import LocalHost, Plugins, discover
 from ..runtime.replaying import Moment, Replay
 from ..services.registry import Registry
+from .configured import configuration
 from .operate import JSON_OPTION
 from .output import plain
 from .place import local_paths
@@ -84,13 +86,9 @@ def replay(
 
 def _load(paths: Paths) -> tuple[Config, Plugins]:
     found = discover(paths)
-    loaded = load(paths, plugins=found.catalogue)
-    if loaded.config is None:
-        for problem in loaded.errors:
-            click.echo(str(problem), err=True)
-        raise SystemExit(78)
+    config = configuration(paths, found.catalogue)
     host = LocalHost(paths=paths, clock=SystemClock(paths))
-    return loaded.config, found.build(loaded.config.plugins, host)
+    return config, found.build(config.plugins, host)
 
 
 def _replay(config: Config, plugins: Plugins, mode: str | None, assume: str, tell: Callable[[Moment], None]) -> Replay:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from ..config import load
 from ..host.systemd import SystemdBus
 from ..host.systemd_types import JobOutcome, SystemdError
 from ..pluginloader import load_catalogue
 from ..services import overrides
 from ..services.registry import Registry, Service
+from .configured import configuration
 from .operate import JSON_OPTION
 from .output import plain
 from .place import local_paths
@@ -34,12 +34,7 @@ def restore(name: str, restart: bool, as_json: bool) -> None:
     next relaunch or boot leaves it out again. Needs root and no daemon.
     """
     paths = local_paths()
-    loaded = load(paths, plugins=load_catalogue(paths))
-    if loaded.config is None:
-        for problem in loaded.errors:
-            click.echo(str(problem), err=True)
-        raise SystemExit(78)
-    registry = Registry(loaded.config.services)
+    registry = Registry(configuration(paths, load_catalogue(paths)).services)
     try:
         service = registry.get(name)
     except KeyError as error:

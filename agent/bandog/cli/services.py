@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from ..config import load
-from ..domain.model import to_json
+from ..domain.codec import to_json
 from ..host.child import Children
 from ..host.clock import SystemClock
 from ..host.hostname import short_hostname
@@ -24,6 +23,7 @@ from ..services import start_order
 from ..services.readiness import ServiceBook
 from ..services.registry import Registry, Service
 from ..site import LocalSite
+from .configured import configuration
 from .operate import JSON_OPTION
 from .place import local_paths
 from .restore import restore
@@ -50,12 +50,7 @@ def start(names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     first that fails ends the start. Needs no daemon. Exit code 1 if one does not serve.
     """
     paths = local_paths()
-    loaded = load(paths, plugins=load_catalogue(paths))
-    if loaded.config is None:
-        for problem in loaded.errors:
-            click.echo(str(problem), err=True)
-        raise SystemExit(78)
-    registry = Registry(loaded.config.services)
+    registry = Registry(configuration(paths, load_catalogue(paths)).services)
     try:
         chosen = start_order.plan(registry, names)
     except KeyError as error:

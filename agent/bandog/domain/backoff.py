@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from .model import Instant, from_json, to_json
+from .codec import from_json, to_json
+from .model import Instant
 
 FIRST = timedelta(seconds=10)
 CAP = timedelta(minutes=10)

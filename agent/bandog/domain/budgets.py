@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from .backoff import Backoff
-from .model import EMPTY, Instant, Request, from_json, to_json
+from .codec import from_json, to_json
+from .model import EMPTY, Instant, Request
 from .policy import Rate
 
 HOST = "host"

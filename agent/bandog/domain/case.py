@@ -11,16 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .changes import Change, IncidentChanged, Remembered
-from .model import (
-    EMPTY,
-    Finding,
-    Incident,
-    IncidentState,
-    Instant,
-    Request,
-    StepState,
-    to_json,
-)
+from .codec import to_json
+from .model import EMPTY, Finding, Incident, IncidentState, Instant, Request, StepState
 from .policy import Policy
 
 CASE = "engine.case."

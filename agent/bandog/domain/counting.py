@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from .changes import Change, Remembered
-from .model import Finding, Instant, from_json, to_json
+from .codec import from_json, to_json
+from .model import Finding, Instant
 from .policy import Rate
 
 BUCKET = "engine.bucket."

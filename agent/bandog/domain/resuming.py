@@ -14,8 +14,9 @@ from typing import Any
 from .case import CASE, MARKS, Asked, Case
 from .cases import Cases
 from .changes import RequestDropped, StepReport
+from .codec import from_json
 from .matching import PolicyIndex
-from .model import Incident, IncidentState, Instant, Request, StepState, from_json
+from .model import Incident, IncidentState, Instant, Request, StepState
 from .policy import Match, Policy
 
 Kept = tuple[Request, StepState, str]

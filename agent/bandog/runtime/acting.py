@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from ..domain.model import EMPTY, Proof, ProofState, Request, Result, ResultState, to_json
+from ..domain.codec import to_json
+from ..domain.model import EMPTY, Proof, ProofState, Request, Result, ResultState
 from ..domain.policy import format_duration
 from ..host.site import Site
 from ..plugin import Action

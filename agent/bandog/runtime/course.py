@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ..domain.model import EMPTY, Instant, Request, Result, StepState, to_json
+from ..domain.codec import to_json
+from ..domain.model import EMPTY, Instant, Request, Result, StepState
 from ..store.rows import SavedRequest
 
 FRESH = timedelta(minutes=5)

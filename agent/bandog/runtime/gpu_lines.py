@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..domain import gpu_history, subjects
+from ..domain.codec import to_json
 from ..domain.gpus import Exclusion, GpuEvent, GpuLook, KnownGpu, Look
-from ..domain.model import to_json
 from ..services.inventory import unfit
 
 

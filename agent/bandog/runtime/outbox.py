@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ..domain.model import Instant, from_json, to_json
+from ..domain.codec import from_json, to_json
+from ..domain.model import Instant
 from ..store.rows import DropMessage, Row, SaveMessage
 from .messages import Message
 

@@ -23,7 +23,8 @@ from ..domain.changes import (
     RequestMade,
     Tick,
 )
-from ..domain.model import Finding, Instant, Record, Request, Severity, StepState, to_json
+from ..domain.codec import to_json
+from ..domain.model import Finding, Instant, Record, Request, Severity, StepState
 from ..plugin import LogDetector
 from ..sources.prefilter import Prefilter
 from ..store.rows import AddEvent, Remember, Row, SaveCursor, SavedRequest, SaveIncident

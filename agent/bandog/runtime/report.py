@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..domain.model import Incident, IncidentState, Instant, StepState, to_json
+from ..domain.codec import to_json
+from ..domain.model import Incident, IncidentState, Instant, StepState
 from ..services import overrides
 from ..services.registry import Registry
 

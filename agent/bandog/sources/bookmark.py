@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from ..domain.model import from_json, to_json
+from ..domain.codec import from_json, to_json
 
 # A year of drift: more is no drift, and would overflow a date.
 _MOST_SHIFT = 365 * 86400 * 1_000_000

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ..domain.model import from_json, to_json
+from ..domain.codec import from_json, to_json
 from ..host.paths import Paths
 from ..host.site import ChildOutcome
 from .gap import Gap, Missing, between

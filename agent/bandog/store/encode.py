@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..domain.codec import from_json, to_json
 from ..domain.gpus import GpuEvent
-from ..domain.model import EMPTY, from_json, to_json
+from ..domain.model import EMPTY
 from .errors import StoreBroken, StoreError
 from .rows import (
     AddCharge,

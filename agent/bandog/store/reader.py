@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+from ..domain.codec import to_json
 from ..domain.gpus import GpuEvent, KnownGpu
-from ..domain.model import Incident, IncidentState, to_json
+from ..domain.model import Incident, IncidentState
 from .encode import decode
 from .errors import StoreBroken
 from .rows import AddCharge, AddEvent, SaveCursor, SavedRequest, SaveHold, SaveMessage

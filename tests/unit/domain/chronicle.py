@@ -22,17 +22,9 @@ from bandog.domain.changes import (
     StepReport,
     Tick,
 )
+from bandog.domain.codec import from_json, to_json
 from bandog.domain.engine import Engine
-from bandog.domain.model import (
-    Finding,
-    Incident,
-    Instant,
-    Request,
-    Severity,
-    StepState,
-    from_json,
-    to_json,
-)
+from bandog.domain.model import Finding, Incident, Instant, Request, Severity, StepState
 from bandog.domain.policy import FactTest, Match, Policy, Step
 
 E5 = "gpu:0000:e5:00.0"

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandog.domain import cards
+from bandog.domain.codec import from_json, to_json
 from bandog.domain.gpus import Exclusion, KnownGpu
-from bandog.domain.model import Instant, from_json, to_json
+from bandog.domain.model import Instant
 from bandog.testing import FakeClock
 
 

@@ -11,19 +11,8 @@ from chronicle import START
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandog.domain.model import (
-    Finding,
-    Incident,
-    IncidentState,
-    Instant,
-    Record,
-    Request,
-    Result,
-    Severity,
-    StepState,
-    from_json,
-    to_json,
-)
+from bandog.domain.codec import from_json, to_json
+from bandog.domain.model import Finding, Incident, IncidentState, Instant, Record, Request, Result, Severity, StepState
 
 HOUR = timedelta(hours=1)
 

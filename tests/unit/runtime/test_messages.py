@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandog.domain.changes import IncidentChanged
-from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState, from_json, to_json
+from bandog.domain.codec import from_json, to_json
+from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState
 from bandog.domain.policy import Match, Policy, Step
 from bandog.runtime import messages as texts
 from bandog.runtime.messages import Message

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bandog.domain.model import Instant, from_json
+from bandog.domain.codec import from_json
+from bandog.domain.model import Instant
 from bandog.runtime.messages import Message
 from bandog.runtime.outbox import Outbox, Pace
 from bandog.store.rows import DropMessage, SaveMessage
