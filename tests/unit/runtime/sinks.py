@@ -39,9 +39,10 @@ class Sink:
 
     async def _close(self) -> None:
         self._server.close()
-        # A connection that was just accepted becomes a task of ours some rounds later; one that is cancelled
-        # before that would leave its socket open.
+        # A connection that was just accepted becomes a task of ours some rounds later. One that is cancelled before
+        # that, or before its first step, would leave its socket open.
         while others := [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]:
+            await asyncio.sleep(0)
             for one in others:
                 if getattr(one.get_coro(), "__name__", "") == "_guarded":
                     one.cancel()
