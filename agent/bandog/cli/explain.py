@@ -61,9 +61,9 @@ def explain(
     For each line: the fault, the policy that takes it, and why its steps would or would not act.
 
     Reads dmesg in all its forms, journalctl (short forms and -o json), syslog files, saved /dev/kmsg
-    records and bare text, also gzip or xz; without FILE, standard input, in any case to its end: to
-    follow a log is the daemon's work. Needs neither root nor the daemon, and nothing acts. Each line
-    is judged by itself; `bandog replay` counts and waits.
+    records and bare text, also gzip or xz; without FILE, standard input. Lines of a pipe that stays open
+    are explained as they come: dmesg -w | bandog explain. Needs neither root nor the daemon, and nothing
+    acts. Each line is judged by itself; `bandog replay` counts and waits.
 
     Exit code 0 if nothing is above info, 1 if something is, 2 on wrong usage, 78 on a bad configuration.
     """
@@ -101,7 +101,7 @@ def explain(
     )
     for name in files or ("-",):
         try:
-            with open_log(name) as stream:
+            with open_log(name, live=True) as stream:
                 reader.read(stream)
         except LogUnreadable as error:
             click.echo(f"cannot read {error}", err=True)

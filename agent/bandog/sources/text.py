@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, TypeAlias, cast
 
 from ..domain.model import EMPTY, Instant, Record
 from .kmsg_record import unescape
@@ -23,11 +23,19 @@ LONGEST_LINE = 256 << 10  # a journal entry as JSON is some KiB; what is longer 
 LONGEST_RECORD = 16 << 10  # of text; the kernel's own limit is about 1 KiB
 MOST_LINES = 64  # of one record
 _SECOND = timedelta(seconds=1)
+Pull: TypeAlias = Callable[[int], bytes | None]
 
 # A text that must go on: dmesg -S prints each line of a record with the head and stamp of the first.
 _UNFINISHED = re.compile(r"\AINFO: task (?!.*blocked)|\ANVRM: The NVIDIA GPU [0-9a-f:.]+\Z|\s'[^']*\Z", re.S)
 _FIELD = re.compile(rb" [A-Z][A-Z0-9_]*=")
 _BYTE_ARRAYS = (b'"MESSAGE":[', b'"MESSAGE" : [', b'"MESSAGE": [')
+
+
+class Live(Protocol):
+    """A stream that tells when nothing comes."""
+
+    def read1(self, size: int, /) -> bytes | None:
+        """Return up to `size` bytes, b"" at the end, None after a second without any."""
 
 
 class Search:
@@ -85,13 +93,18 @@ class TextReader:
         self.lines = 0
         self.malformed = 0
 
-    def read(self, stream: BinaryIO, *, progress: Callable[[int], None] | None = None) -> None:
+    def read(self, stream: BinaryIO | Live, *, progress: Callable[[int], None] | None = None) -> None:
         """Read `stream` to its end; `progress` is told the bytes of each block. OSError and EOFError pass."""
-        pull: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-        rest, overlong = self._sample(pull), False
+        pull: Pull = getattr(stream, "read1", None) or cast("BinaryIO", stream).read
+        rest, overlong, quiet = self._sample(pull), False, timedelta()
         if progress is not None:
             progress(len(rest))
-        while chunk := pull(BLOCK):
+        while (chunk := pull(BLOCK)) != b"":
+            if chunk is None:
+                quiet += _SECOND
+                rest = self._catch_up(rest, quiet)
+                continue
+            quiet = timedelta()
             if progress is not None:
                 progress(len(chunk))
             if overlong:  # drop what is left of a line that was too long
@@ -111,11 +124,21 @@ class TextReader:
                     rest, overlong = rest[:LONGEST_LINE], True
         self._block(rest)
 
-    def _sample(self, pull: Callable[[int], bytes]) -> bytes:
+    def _catch_up(self, rest: bytes, quiet: timedelta) -> bytes:
+        """Take the whole lines of `rest`, after which nothing came for `quiet`; return what is left."""
+        cut = rest.rfind(b"\n") + 1
+        self._block(rest[:cut])
+        if self._is_open():
+            self._flush(self._clock.now.plus(quiet))
+        return rest[cut:]
+
+    def _sample(self, pull: Pull) -> bytes:
         """Read the beginning of a log, of which its form is learnt, and return it."""
         start = b""
-        while len(start) < self._sample_size and (chunk := pull(BLOCK)):
-            start += chunk
+        while len(start) < self._sample_size and (chunk := pull(BLOCK)) != b"":
+            if chunk is None and start:
+                break
+            start += chunk or b""
         self._heads.host = sniff_host(start[: self._sample_size])
         return start
 

@@ -242,6 +242,28 @@ def test_a_log_in_utf_16_is_named_as_such(tmp_path: Path) -> None:
     assert "UTF-16" in text
 
 
+def test_a_log_in_utf_16_without_a_mark_is_named_as_such_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for encoding in ("utf-16-le", "utf-16-be"):
+        log.write_bytes("NVRM: Xid (PCI:0000:e5:00): 94, Contained\n".encode(encoding))
+        code, text = run("explain", str(log))
+        assert code == 2, encoding
+        assert "UTF-16" in text
+
+
+def test_a_line_in_a_pipe_that_stays_open_is_explained_at_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "bandog", "explain", "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as explain:
+        assert explain.stdin is not None and explain.stdout is not None
+        for xid in (94, 95):
+            explain.stdin.write(b"[  100.000000] NVRM: Xid (PCI:0000:e5:00): %d, Contained\n" % xid)
+            explain.stdin.flush()
+            assert json.loads(explain.stdout.readline())["facts"]["xid"] == xid
+        explain.stdin.close()
+        assert explain.wait(10) == 1
+
+
 def test_the_agent_runs_with_all_its_streams_closed(tmp_path: Path) -> None:
     env = moved(tmp_path)
     (tmp_path / "state").chmod(0o700)

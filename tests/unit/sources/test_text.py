@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,16 @@ class _Slow(io.BytesIO):
 
     def read1(self, size: int | None = -1, /) -> bytes:
         return self.read(self._step)
+
+
+class _Live:
+    """A pipe that stays open: None is a second in which nothing came."""
+
+    def __init__(self, chunks: Iterator[bytes | None]) -> None:
+        self._chunks = chunks
+
+    def read1(self, size: int) -> bytes | None:
+        return next(self._chunks, b"")
 
 
 def utc(text: str) -> datetime:
@@ -444,6 +454,27 @@ def test_search_finds_the_first_of_all_needles(data: bytes, needles: list[bytes]
         start += step
         places = [place for place in (data.find(one, start) for one in needles) if place >= 0]
         assert search.after(start) == min(places, default=-1)
+
+
+# --- a pipe that stays open ------------------------------------------------------------------------
+
+
+def test_in_a_quiet_second_whole_lines_are_taken_and_what_is_open_grows_older() -> None:
+    log = Log(opener="Xid")
+    taken: list[int] = []
+
+    def pipe() -> Iterator[bytes | None]:
+        yield None
+        yield f"[    1.000000] {TEXT}\n[    2.000000] INFO: ta".encode()
+        for _ in range(4):
+            yield None  # the first ends the waiting for more of the log's form
+            taken.append(len(log.records))
+        yield b"sk x blocked\n"
+
+    log.reader.read(_Live(pipe()))
+    assert taken == [0, 1, 1, 1]
+    assert [one.boottime for one in log.flushes] == [timedelta(seconds=number) for number in (2, 3, 4)]
+    assert [(one.line, one.text) for one in log.records] == [(1, TEXT), (2, "INFO: task x blocked")]
 
 
 # --- files ---------------------------------------------------------------------------------------
