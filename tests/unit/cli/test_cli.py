@@ -14,11 +14,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bandog import Incident, Severity
+from bandog import Incident, Request, Severity
 from bandog.cli import COMMANDS, main
 from bandog.domain.model import IncidentState, StepState
 from bandog.store import Store
-from bandog.store.rows import AddEvent, SaveIncident
+from bandog.store.rows import AddEvent, SavedRequest, SaveIncident
 from bandog.testing import FakeClock
 
 TOP = Path(__file__).parents[3]
@@ -210,6 +210,71 @@ def test_what_a_terminal_would_obey_in_a_name_is_shown_and_not_sent(tmp_path: Pa
         assert "owned" in text
         assert not [one for one in text if not (one.isprintable() or one == "\n")], words
         assert not any(line.startswith("#99") for line in text.splitlines())
+
+
+def test_evidence_that_was_taken_is_done_and_not_proved(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    clock = FakeClock()
+    incident = Incident(
+        id=1,
+        policy="xid",
+        subject="host",
+        kind="nvidia.xid",
+        severity=Severity.ERROR,
+        state=IncidentState.OPEN,
+        opened=clock.now(),
+        last=clock.now(),
+    )
+    requests = [
+        Request(
+            id=f"1.{number}",
+            incident=1,
+            policy="xid",
+            kind="nvidia.xid",
+            subject="host",
+            step=number,
+            action=action,
+            disruptive=action == "restart",
+            service="qwen",
+            found_at=clock.now(),
+            made_at=clock.now(),
+        )
+        for number, action in enumerate(("evidence", "restart"))
+    ]
+
+    async def keep() -> None:
+        store = Store(tmp_path / "state" / "bandog.db", clock=clock)
+        await store.open(timedelta(seconds=5))
+        await store.commit(SaveIncident(incident=incident))
+        for one in requests:
+            await store.commit(SavedRequest(request=one, state=StepState.PROVED, proving=clock.now()))
+        await store.close(timedelta(seconds=5))
+
+    asyncio.run(keep())
+    text = run("show", "1", env=env)[1]
+    assert "evidence of qwen: done" in text
+    assert "restart of qwen: proved" in text
+
+
+def test_check_and_explain_read_the_tree_that_the_environment_names(tmp_path: Path) -> None:
+    env = moved(tmp_path)
+    (tmp_path / "etc" / "bandog.yaml").write_text("mood: good\n")
+    log = tmp_path / "log"
+    log.write_text("")
+    for words in (("check",), ("explain", str(log))):
+        code, text = run(*words, env=env)
+        assert code == 78, words
+        assert 'unknown key "mood"' in text
+
+
+def test_a_user_without_rights_is_told_of_sudo() -> None:
+    # Everything is imported first: nobody else may be allowed to read this checkout.
+    program = (
+        "import os, bandog.daemon, bandog.cli.run; os.geteuid() or os.seteuid(65534); "
+        "bandog.cli.main(['run', '--root', '/nonexistent'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
+    assert "use sudo" in done.stderr.splitlines()[0]
 
 
 def test_a_host_without_a_boot_id_gets_one_line(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ def test_an_empty_host_is_never_called_healthy(tmp_path: Path) -> None:
     assert all(check.state != "ok" for check in checks if check.topic != "containers")
 
 
+def test_without_systemd_the_way_out_is_named(tmp_path: Path) -> None:
+    check = by_name(systemd(Paths(root=tmp_path)))["pid1"]
+    assert check.state == "bad"
+    assert "run bandog on the host itself" in check.fix
+
+
 def test_everything_that_is_not_well_and_can_be_mended_names_the_fix(tmp_path: Path) -> None:
     paths = write(
         tmp_path,

@@ -191,7 +191,10 @@ def test_a_drill_is_marked_names_its_author_and_acts_only_when_told_to() -> None
 
 @pytest.mark.parametrize(
     ("kinds", "service", "words"),
-    [(["nvidia.xid"], "llama", "no service llama"), (["gpu.melted"], "qwen", "no plugin states gpu.melted")],
+    [
+        (["nvidia.xid"], "llama", "no service llama.*systemctl reload bandog"),
+        (["gpu.melted"], "qwen", "no plugin states gpu.melted"),
+    ],
 )
 def test_a_drill_of_what_does_not_exist_is_refused(kinds: list[str], service: str, words: str) -> None:
     with pytest.raises(OperatorError, match=words):
