@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from bandog import UnitState
+from bandog.domain.model import StepState
 from simhost.stage import Stage
 from simhost.units import SimulatedSystemd
 
@@ -109,6 +110,25 @@ def test_a_reload_with_a_mistake_keeps_the_old_policies_and_says_so(stage: Calla
             assert "in force" in await daemon.reload()
             host.kernel.print(XID)
             await host.until(lambda: any(one.incident.policy == "renamed-xid" for one in host.said("resolved")), 30)
+
+    asyncio.run(story())
+    assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
+
+
+def test_a_service_that_is_renamed_has_no_fresh_budget(stage: Callable[..., Stage]) -> None:
+    host = stage()
+    main = host.root / "etc/bandog.yaml"
+    main.write_text(main.read_text() + "budgets: {restart: 1 per 1h}\n")
+    file = host.root / "etc/services.d/qwen.yaml"
+
+    async def story() -> None:
+        async with host.running() as daemon:
+            host.kernel.print(XID)
+            await host.until(lambda: len(host.said("resolved")) == 1, 30)
+            file.write_text(file.read_text().replace("service: qwen", "service: renamed"))
+            assert "1 services in force" in await daemon.reload()
+            host.kernel.print(XID)
+            await host.until(lambda: any(one.end is StepState.EXHAUSTED for one in host.changes), 30)
 
     asyncio.run(story())
     assert host.systemd.jobs == [("restart", "vllm-qwen.service")]
