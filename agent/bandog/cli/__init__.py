@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
+from contextlib import suppress
 from importlib import import_module, metadata
 from typing import Any
 
@@ -50,6 +53,9 @@ class _Lazy(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
+            # What is still held back would be written at the end, and fail once more.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.ClickException(f"cannot write: {error.strerror}") from error
 
 

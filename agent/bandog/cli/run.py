@@ -46,9 +46,12 @@ def run(root: Path, config_dir: Path | None, state_dir: Path | None, run_dir: Pa
 
 def _open_standard_streams() -> None:
     """Let no file of ours take the number of a stream that was closed: what is written there would go into it."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # the lowest free number is given out, and that is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (as long as the process)
