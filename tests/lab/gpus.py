@@ -14,14 +14,18 @@ PLACE = "/run/fakegpu"
 STATE = f"{PLACE}/state"
 FIFO = f"{PLACE}/fifo"
 LIBRARY = "/opt/lab/nvml"
-MORE = f"plugins: {{gpu: {{environment: {{LD_LIBRARY_PATH: {LIBRARY}, FAKENVML_STATE: {STATE}}}}}}}\n"
+FAKEVLLM = "/opt/lab/fakevllm"
+ENVIRONMENT = f"{{LD_LIBRARY_PATH: {LIBRARY}, FAKENVML_STATE: {STATE}}}"
+MORE = f"plugins: {{gpu: {{environment: {ENVIRONMENT}}}}}\n"
 """What the main file needs for them."""
 
 
 def put_gpus(vm: Machine, count: int = 4) -> None:
-    """Give the machine so many healthy GPUs; a boot takes the state away again."""
+    """Give the machine so many healthy GPUs, and what serves on them; a boot takes the state away again."""
     for name in ("__init__.py", "__main__.py"):
         vm.put(fakenvml.HERE / name, f"/opt/lab/fakenvml/{name}")
+    for file in sorted((fakenvml.HERE.parent / "fakevllm").glob("*.py")):
+        vm.put(file, f"{FAKEVLLM}/{file.name}")
     vm.put(fakenvml.build(CACHE / "nvml") / fakenvml.SONAME, f"{LIBRARY}/{fakenvml.SONAME}", mode="755")
     vm.ssh(
         f"mkdir -p {PLACE}/claims && python3 /opt/lab/fakenvml {STATE} preset {count} && rm -f {FIFO} && mkfifo {FIFO}"

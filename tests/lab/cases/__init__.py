@@ -25,5 +25,9 @@ class Berth:
 BERTHS = (
     Berth(name="bookworm", release="bookworm", modules=("install", "remove"), smoke=True),
     Berth(name="trixie", release="trixie", modules=("install", "restart", "hung", "plugins", "adverse", "remove")),
-    Berth(name="trixie-2", release="trixie", modules=("start", "flood", "crash", "budgets", "powercycle", "gpus")),
+    Berth(
+        name="trixie-2",
+        release="trixie",
+        modules=("start", "flood", "crash", "budgets", "powercycle", "gpus", "dying_gpu"),
+    ),
 )
