@@ -25,7 +25,7 @@ from .runtime.executor import Executor
 from .runtime.gates import Holds
 from .runtime.gpu_desk import GpuDesk
 from .runtime.heartbeat import Heartbeat
-from .runtime.messages import Mail
+from .runtime.letters import Mail
 from .runtime.outlets import AppriseOutlet, OutletError
 from .runtime.pipeline import Pipeline
 from .runtime.probing import Probing

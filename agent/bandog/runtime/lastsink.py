@@ -14,8 +14,8 @@ from datetime import timedelta
 from ..domain.model import Instant
 from ..host.paths import Paths
 from ..host.site import ChildOutcome, Clock
-from .messages import plain
 from .secrets import Secrets
+from .wording import plain
 
 # Documentation/ABI/testing/dev-kmsg: "<N>" with N = facility << 3 | level; facility 1 is user.
 _WARNING = 1 << 3 | 4

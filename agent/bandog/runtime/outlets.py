@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from .apprise_parts import provide
-from .messages import Mail
+from .letters import Mail
 from .secrets import Secrets
 
 _JSON = ("json", "jsons")

@@ -7,7 +7,6 @@ deliveries past their deadline, and hands to the last sink what no outlet would 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,10 +18,12 @@ from ..domain.model import Incident, Instant
 from ..domain.policy import Policy
 from ..host.site import Clock
 from ..store.rows import Row, SaveMessage
-from . import messages as texts
+from .author import Author
 from .lastsink import LastSink
-from .messages import Mail, Message
-from .outbox import Outbox, Outcome, OutletState, Pace
+from .letters import Mail, compose
+from .messages import Message
+from .outbox import Outbox, Outcome
+from .outlet_queue import OutletState, Pace
 from .outlets import AppriseOutlet, Outlet, OutletError, warm_up
 from .secrets import Secrets
 
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 _DEADLINE = timedelta(seconds=45)
 # Threads that may hang in one outlet before it gets no more of them.
 _ABANDONED = 3
-_TITLES = 512
 _LONGEST_SLEEP = timedelta(seconds=30)
 
 OpenOutlet = Callable[[str], Outlet]
@@ -86,16 +86,14 @@ class Sender:
         self._secrets = secrets
         self._last = last
         self._save = save
-        self._policy_of = policy_of
         self._open = open_outlet or (lambda url: AppriseOutlet(url, secrets))
         self._real = open_outlet is None
         self._deadline = deadline
+        self._author = Author(host, clock, policy_of)
         self._outbox = Outbox(_outlet_ids(targets), pace)
         self._lines: dict[str, _Line] = {}
         self._to_open: dict[str, str] = _outlet_urls(targets)
         self._unheard: list[Message] = []
-        self._titles: dict[int, str] = {}
-        self._count = itertools.count(1)
         self._state = threading.Condition()
         self._stopping = False
         self.problems: dict[str, str] = {}
@@ -112,46 +110,16 @@ class Sender:
 
     def tell(self, change: IncidentChanged) -> None:
         """Tell the change's `notify` targets, in the incident's thread; nothing unless `change.tell`."""
-        if not change.tell:
-            return
-        incident = change.incident
-        policy = self._policy_of(incident.policy)
-        message = self._about(
-            incident,
-            to=change.notify,
-            what=change.what,
-            text=texts.text_of(change, policy),
-            urgent=change.urgent,
-            action=change.action,
-        )
-        self._add(replace(message, tone=texts.tone_of(change)))
+        if change.tell:
+            self._add(self._author.of_change(change))
 
     def tell_request(self, incident: Incident, *, to: Sequence[str] = (), text: str = "", urgent: bool = False) -> None:
         """Tell `to` (everyone when empty) what a `notify` step says, in the incident's thread."""
-        said = "\n".join(texts.plain(line, 400) for line in text.splitlines()[:20])
-        if not said:
-            said = f"{incident.state.value}: {texts.plain(incident.why, 400)}"
-        said = "\n".join([said, *texts.card_lines(incident.subject, incident.facts)])
-        if incident.drill:
-            said = f"[DRILL] This is an exercise, not a fault.\n{said}"
-        message = self._about(incident, to=to, what="notify", text=said, urgent=urgent, action="notify")
-        self._add(replace(message, tone="failure" if urgent else "warning"))
+        self._add(self._author.of_step(incident, to=to, text=text, urgent=urgent))
 
     def say(self, text: str, *, urgent: bool = False, to: Sequence[str] = ()) -> None:
         """Tell something about bandog itself; everyone when `to` is empty."""
-        self._add(
-            Message(
-                id=self._next_id(),
-                to=tuple(to),
-                title=f"[{texts.plain(self._host, 40)}] bandog",
-                text="\n".join(texts.plain(line, 400) for line in text.splitlines()[:20]),
-                made=self._clock.now(),
-                what="agent",
-                tone="failure" if urgent else "warning",
-                urgent=urgent,
-                fields={"host": self._host, "what": "agent", "urgent": urgent},
-            )
-        )
+        self._add(self._author.of_bandog(text, to=to, urgent=urgent))
 
     def retarget(self, targets: Mapping[str, Sequence[str]]) -> None:
         """Take the targets of a reload; what is not delivered yet goes to them."""
@@ -177,41 +145,11 @@ class Sender:
             self._state.notify_all()
             return self._outbox.empty
 
-    # --- making messages -----------------------------------------------------------------------
-
-    def _about(
-        self, incident: Incident, *, to: Sequence[str], what: str, text: str, urgent: bool, action: str | None
-    ) -> Message:
-        fields = texts.fields_of(incident, self._host, what, action)
-        return Message(
-            id=self._next_id(),
-            to=tuple(to),
-            title=self._title(incident),
-            text=text,
-            made=self._clock.now(),
-            incident=incident.id,
-            thread=texts.thread_of(incident, self._host),
-            what=what,
-            footer="" if incident.state.ended else texts.footer_of(incident),
-            urgent=urgent,
-            fields={**fields, "urgent": urgent},
-        )
-
-    def _title(self, incident: Incident) -> str:
-        """The first title stays the thread's: some mail programs start a new thread with a new subject."""
-        with self._state:
-            title = self._titles.setdefault(incident.id, texts.title_of(incident, self._host))
-            if len(self._titles) > _TITLES:
-                self._titles.pop(next(iter(self._titles)))
-        return title
-
-    def _next_id(self) -> str:
-        now = self._clock.now()
-        return f"{now.boot_id[:8]}.{now.boottime // timedelta(microseconds=1)}.{next(self._count)}"
+    # --- inside --------------------------------------------------------------------------------
 
     def _add(self, message: Message) -> None:
         with self._state:
-            self._keep(self._outbox.add(message, self._clock.now()))
+            self._keep(self._outbox.add(message))
             self._state.notify_all()
 
     def _keep(self, outcome: Outcome) -> None:
@@ -250,7 +188,7 @@ class Sender:
             log.warning("nobody can be told by outlet %s: %s", outlet, why)
             with self._state:
                 self.problems[outlet] = why
-                self._keep(self._outbox.close(outlet, why, self._clock.now()))
+                self._keep(self._outbox.close(outlet))
             return
         with self._state:
             line = self._lines[outlet] = _Line(outlet, opened)
@@ -308,7 +246,7 @@ class Sender:
         return None
 
     def _mail(self, batch: Sequence[Message]) -> Mail:
-        mail = texts.compose(batch, self._clock.now(), self._host)
+        mail = compose(batch, self._clock.now(), self._host)
         return replace(mail, title=self._secrets.mask(mail.title), body=self._secrets.mask(mail.body))
 
     def _landed(self, line: _Line, generation: int, batch: tuple[Message, ...], error: str | None) -> bool:

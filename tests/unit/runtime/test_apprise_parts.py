@@ -11,7 +11,7 @@ OPEN = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from sinks import SmtpSink, WebhookSink
-from bandog.runtime.messages import Mail
+from bandog.runtime.letters import Mail
 from bandog.runtime.outlets import AppriseOutlet, OutletError
 from bandog.runtime.secrets import Secrets
 

@@ -1,8 +1,7 @@
-"""The texts: what was seen, done and comes next; hostile words stay harmless; late ones say so."""
+"""The texts: what was seen, done and comes next; no word breaks them."""
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bandog.domain.changes import IncidentChanged
-from bandog.domain.codec import from_json, to_json
 from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState
 from bandog.domain.policy import Match, Policy, Step
 from bandog.runtime import messages as texts
-from bandog.runtime.messages import Message
 from bandog.testing import FakeClock
 
 CLOCK = FakeClock()
@@ -139,74 +136,11 @@ def test_the_footer_tells_how_to_look_and_how_to_stop_us() -> None:
     assert "bandog hold xid-contained-ecc 2h" in texts.footer_of(incident(services=()))
 
 
-@pytest.mark.parametrize(
-    ("hostile", "shown"),
-    [
-        ("VLLM::Worker\nResolved", "VLLM::Worker Resolved"),
-        ("a\x1b[31mred", "a\\u001b(31mred"),
-        ("@everyone", "＠everyone"),
-        ("<!channel>", "‹!channel›"),
-        ("[click](http://evil.example/)", "(click)(hxxp://evil.example/)"),
-        ("`rm`", "'rm'"),
-        ("a\u202eb", "a\\u202eb"),
-        ("\ud800", "\\ud800"),
-        ("uvm_va_space_destroy", "uvm_va_space_destroy"),
-    ],
-)
-def test_hostile_words_are_one_harmless_line(hostile: str, shown: str) -> None:
-    assert texts.plain(hostile) == shown
-
-
-@given(st.text(max_size=400), st.integers(1, 200))
-def test_any_text_becomes_a_printable_line_within_its_limit(text: str, limit: int) -> None:
-    shown = texts.plain(text, limit)
-    assert len(shown) <= limit
-    assert not any(unicodedata.category(one)[0] == "C" or one in "\n@<>`" for one in shown)
-
-
 @given(st.dictionaries(st.text(max_size=10), st.text(max_size=50), max_size=20), st.text(max_size=80))
 def test_no_fact_or_reason_breaks_a_text(facts: dict[str, str], why: str) -> None:
     for what in ("opened", "stuck", "step-ended"):
         text = told(what, incident(facts=facts, kind="task.hung", subject=f"task:{why}"), why=why, end=StepState.FAILED)
         assert len(text) <= texts.MAX_TEXT
-
-
-def message(number: int, **fields: Any) -> Message:
-    base = Message(
-        id=f"m{number}",
-        to=("oncall",),
-        title=f"[gpu07] #{number} error",
-        text=f"text {number}",
-        made=CLOCK.now(),
-        incident=number,
-        thread=f"<{number}@gpu07>",
-        footer="footer",
-    )
-    return replace(base, **fields)
-
-
-def test_messages_of_one_incident_are_one_letter_with_one_footer() -> None:
-    mail = texts.compose([message(1), message(1, text="later", tone="success")], CLOCK.now(), "gpu07")
-    assert mail.body == "text 1\n\nlater\n\nfooter"
-    assert (mail.title, mail.threads, mail.tone) == ("[gpu07] #1 error", ("<1@gpu07>",), "success")
-
-
-def test_messages_of_several_incidents_are_a_digest() -> None:
-    mail = texts.compose([message(1), message(2), message(1, text="more")], CLOCK.now(), "gpu07")
-    assert mail.title == "[gpu07] 2 incidents at once: #1, #2"
-    assert mail.body == "[gpu07] #1 error\n  text 1\n  more\n\n[gpu07] #2 error\n  text 2"
-    assert mail.threads == ("<1@gpu07>", "<2@gpu07>")
-    assert mail.fields["incidents"] == [1, 2]
-
-
-def test_a_late_message_tells_its_age() -> None:
-    now = CLOCK.now().plus(timedelta(hours=3, seconds=59))
-    assert texts.compose([message(1)], now, "gpu07").body.startswith("(written 3h ago;")
-
-
-def test_a_message_survives_json() -> None:
-    original = message(1, fields={"incident": 1, "services": ["qwen"]})
-    assert from_json(Message, to_json(original)) == original
 
 
 def test_the_thread_of_an_incident_is_a_message_id_and_stays_the_same() -> None:
@@ -230,5 +164,3 @@ def test_a_message_about_a_gpu_carries_what_the_manufacturer_asks_for() -> None:
         assert "History: 3 Xid 63 since 2 Oct 2026, 2 Xid 94 since 5 Nov 2026" in text
         assert "serial=" not in text
     assert "Card:" not in told("step-ended", about, action="restart")
-    assert texts.card_lines("task:x", facts) == []
-    assert texts.card_lines("gpu:0000:e5:00.0", {"xid": 94}) == []

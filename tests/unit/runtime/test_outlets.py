@@ -7,7 +7,7 @@ import logging
 import pytest
 from sinks import SmtpSink, WebhookSink
 
-from bandog.runtime.messages import Mail
+from bandog.runtime.letters import Mail
 from bandog.runtime.outlets import AppriseOutlet, OutletError
 from bandog.runtime.secrets import Secrets
 

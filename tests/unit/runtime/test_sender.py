@@ -18,7 +18,7 @@ from bandog.host.clock import SystemClock
 from bandog.host.paths import Paths
 from bandog.host.site import ChildOutcome
 from bandog.runtime.lastsink import LastSink
-from bandog.runtime.outbox import Pace
+from bandog.runtime.outlet_queue import Pace
 from bandog.runtime.secrets import Secrets
 from bandog.runtime.sender import Sender
 from bandog.store.rows import DropMessage, Row, SaveMessage
