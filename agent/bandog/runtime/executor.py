@@ -15,7 +15,7 @@ from typing import Any
 
 from ..domain.budgets import Ledger
 from ..domain.changes import StepReport
-from ..domain.model import EMPTY, Incident, Instant, Proof, ProofState, Request, Result, ResultState, StepState
+from ..domain.model import Incident, Request, Result, ResultState, StepState
 from ..domain.policy import format_duration
 from ..host.site import Clock, Site
 from ..plugin import Action
@@ -27,19 +27,17 @@ from .admission import RECHECK, Admission, Mode
 from .course import Course, End
 from .gates import Gate
 from .guard import Guard
+from .intent import Intent
+from .progress import Progress
+from .proving import Prover
 from .slot import Slot
 from .workers import Workers
 
 log = logging.getLogger(__name__)
 
 MAX_WAIT = timedelta(hours=1)
-MAX_REASONS = 20
-"""Reasons of one request that are reported; a gate whose words change each time must not fill the record."""
-DURABLE_WITHIN = timedelta(seconds=5)
-DURABLE_AT_LAST = timedelta(minutes=10)
 RETRIES = (timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=60))
 CLOSE_WITHIN = timedelta(seconds=5)
-PROVE_AT_MOST_EVERY = timedelta(milliseconds=100)
 
 
 class Executor:
@@ -74,10 +72,9 @@ class Executor:
         self._store = store
         self._workers = workers
         self._guard = guard
-        self._report_to = report
+        self._progress = Progress(store, report)
         self._on_tripped = on_tripped
         self._courses: dict[str, Course] = {}
-        self._proofs: dict[tuple[str, str], tuple[Instant, Request]] = {}
         self._closing = False
         self._slot = Slot(self._courses, service_of, self.poke)
         self._admission = Admission(
@@ -91,6 +88,15 @@ class Executor:
             mode=mode,
             on_tripped=self._tripped,
         )
+        self._intent = Intent(clock, self._progress)
+        self._prover = Prover(
+            site=site,
+            clock=clock,
+            workers=workers,
+            guard=guard,
+            progress=self._progress,
+            healthy=self._admission.healthy,
+        )
 
     # --- what others call ------------------------------------------------------------------
 
@@ -99,7 +105,7 @@ class Executor:
         if request.id in self._courses:
             return
         course = Course(request)
-        self._save(course)
+        self._progress.save(course)
         if not self._closing:
             self._begin(course)
 
@@ -189,7 +195,7 @@ class Executor:
         if action is None:
             return End(StepState.FAILED, f"no action {course.request.action} is loaded")
         if course.state is StepState.PROVING or (course.state is StepState.RUNNING and course.request.disruptive):
-            return await self._take_up_proof(course, action)
+            return await self._prover.take_up(course, action)
         if course.request.disruptive:
             return await self._disruptive(course, action)
         return await self._harmless(course, action)
@@ -197,10 +203,10 @@ class Executor:
     def _finish(self, course: Course, end: End) -> None:
         del self._courses[course.request.id]
         course.state, course.why = end.state, end.why
-        self._save(course)
+        self._progress.save(course)
         if end.state is StepState.WOULD:
             self.would += 1
-        self._report(course, end.state, end.why, end.facts)
+        self._progress.report(course, end.state, end.why, end.facts)
         self.poke()
 
     def _ended(self, course: Course, task: asyncio.Task[None]) -> None:
@@ -221,11 +227,11 @@ class Executor:
                 return End(StepState.FAILED, "the agent ended twice while it ran")
         for pause in (*RETRIES, None):
             course.state, course.started = StepState.RUNNING, self._clock.now()
-            self._save(course)
-            self._report(course, StepState.RUNNING)
+            self._progress.save(course)
+            self._progress.report(course, StepState.RUNNING)
             result = (await self._act(course, action)).result
             if result.state is not ResultState.RETRY:
-                return await self._judge(course, action, result)
+                return await self._prover.judge(course, action, result)
             if pause is not None:
                 await self._clock.sleep(pause)
         return End(StepState.FAILED, f"gave up after {len(RETRIES) + 1} attempts: {result.why}", result.facts)
@@ -240,16 +246,17 @@ class Executor:
                 return end
             late: asyncio.Future[None] | None = None
             try:
-                if not await self._record(course):
+                recorded = await self._intent.record(course, self._admission.charge(request))
+                if isinstance(recorded, End):
+                    return recorded
+                if not recorded:
                     continue
                 ran = await self._act(course, action)
                 late = ran.late
-            except _Given as given:
-                return given.end
             finally:
                 self._slot.give_back(course, late=late, within=action.run_deadline)
             if ran.result.state is not ResultState.RETRY:
-                return await self._judge(course, action, ran.result)
+                return await self._prover.judge(course, action, ran.result)
             end = await self._again(course, ran.result)
             if end is not None:
                 return end
@@ -262,7 +269,7 @@ class Executor:
             course.wake.clear()
             if course.dropped is not None:
                 return End(StepState.SKIPPED, course.dropped)
-            answered = self._answered(course.request)
+            answered = self._prover.answered(course.request)
             if answered is not None:
                 return answered
             reason, patient = await self._admission.objection(course.request)
@@ -278,77 +285,22 @@ class Executor:
             course.blocked = None if patient else course.blocked or now
             if course.blocked is not None and now.since(course.blocked) > MAX_WAIT:
                 return End(StepState.SKIPPED, f"not begun within {format_duration(MAX_WAIT)}: {reason}")
-            self._wait_for(course, reason)
+            self._progress.waits(course, reason)
             await self._pause(course, pause)
-
-    def _answered(self, request: Request) -> End | None:
-        """An act that began after this fault was seen and is proved answers it too, and costs no budget
-        again: a fault of the links strikes eight GPUs of one service at once."""
-        began, other = self._proofs.get((request.action, request.service or ""), (None, request))
-        if began is None or other.with_ != request.with_ or request.drill:
-            return None
-        if began.boot_id != request.found_at.boot_id or began.since(request.found_at) <= timedelta():
-            return None
-        what = f"{other.action} of {other.service} for incident #{other.incident}"
-        return End(StepState.PROVED, f"{what} came after it was seen, and is proved")
-
-    async def _record(self, course: Course) -> bool:
-        """Commit intent and charge, and wait for the disk. False: it took long, so ask the gates again.
-
-        Raises _Given when the request ends here.
-        """
-        course.state, course.started, course.why = StepState.RUNNING, self._clock.now(), ""
-        commit = self._store.commit(course.row(), *self._admission.charge(course.request))
-        try:
-            if not await self._done_within(commit, DURABLE_WITHIN):
-                self._wait_for(course, f"the record cannot be written: {self._store.why_stuck() or 'no answer'}")
-                await self._written_at_last(course, commit)
-                self._unrecord(course)
-                return False
-        except asyncio.CancelledError:
-            self._unrecord(course)
-            raise
-        if commit.exception() is not None:
-            raise _Given(End(StepState.FAILED, f"the record cannot be written: {commit.exception()}"))
-        if course.dropped is not None:
-            raise _Given(End(StepState.SKIPPED, course.dropped))
-        return True
-
-    async def _written_at_last(self, course: Course, commit: asyncio.Future[None]) -> None:
-        began = self._clock.now()
-        while not commit.done():
-            if course.dropped is not None:
-                raise _Given(End(StepState.SKIPPED, course.dropped))
-            if self._clock.now().since(began) > DURABLE_AT_LAST:
-                raise _Given(End(StepState.FAILED, "the record could not be written within 10 minutes"))
-            await self._done_within(commit, RECHECK)
-
-    def _unrecord(self, course: Course) -> None:
-        """The intent stands on the disk but was not acted on: say so, before the gates are asked again."""
-        course.state, course.started = StepState.WAITING, None
-        self._save(course)
-
-    async def _done_within(self, future: asyncio.Future[None], limit: timedelta) -> bool:
-        timer = asyncio.ensure_future(self._clock.sleep(limit))
-        try:
-            await asyncio.wait({future, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-        return future.done()
 
     # --- the act and after -------------------------------------------------------------------
 
     async def _act(self, course: Course, action: Action) -> acting.Ran:
         """Call `run`. Nothing stands between the durable intent and this call."""
         if course.request.disruptive:
-            self._report(course, StepState.RUNNING)
+            self._progress.report(course, StepState.RUNNING)
         course.acting = asyncio.get_running_loop().create_future()
         try:
             ran = await acting.run(action, course.request, self._site, self._workers, self._guard)
             if ran.result.state is ResultState.DONE:
                 course.result, course.proving = ran.result, self._clock.now()
                 course.state = StepState.PROVING
-                self._save(course)
+                self._progress.save(course)
             return ran
         finally:
             course.acting.set_result(None)
@@ -360,65 +312,11 @@ class Executor:
         if course.attempts > len(RETRIES):
             return End(StepState.FAILED, f"gave up after {course.attempts} attempts: {result.why}", result.facts)
         course.state, course.started = StepState.WAITING, None
-        self._save(course)
+        self._progress.save(course)
         pause = RETRIES[course.attempts - 1]
-        self._report(course, StepState.WAITING, f"tries again in {format_duration(pause)}: {result.why}")
+        self._progress.report(course, StepState.WAITING, f"tries again in {format_duration(pause)}: {result.why}")
         await self._clock.sleep(pause)
         return None
-
-    async def _judge(self, course: Course, action: Action, result: Result) -> End:
-        if result.state is ResultState.FAILED:
-            return End(StepState.FAILED, result.why, result.facts)
-        if result.state is ResultState.SKIPPED:
-            return End(StepState.SKIPPED, result.why, result.facts)
-        if not action.proves:
-            return End(StepState.PROVED, result.why, result.facts)
-        self._report(course, StepState.PROVING, result.why, result.facts)
-        return await self._prove(course, action, result)
-
-    async def _take_up_proof(self, course: Course, action: Action) -> End:
-        """After a restart of the agent or the host: what ran is never run again, it is proved."""
-        if course.result is None:
-            course.result = course.interrupted()
-        if course.proving is None:
-            course.proving = self._clock.now()
-        if not action.proves:
-            if course.result.facts.get("interrupted"):
-                return End(StepState.FAILED, "interrupted, and whether it was done cannot be told")
-            return End(StepState.PROVED, course.result.why, course.result.facts)
-        course.state = StepState.PROVING
-        self._save(course)
-        self._report(course, StepState.PROVING, "the agent was interrupted; it looks whether the act helped")
-        return await self._prove(course, action, course.result, taken_up=True)
-
-    async def _prove(self, course: Course, action: Action, result: Result, *, taken_up: bool = False) -> End:
-        request, began = course.request, course.proving or self._clock.now()
-        limit = await acting.proof_time(action, request, self._site, self._workers, self._guard)
-        now, last = self._clock.now(), ""
-        # While the agent was away nobody looked, so at least half of the time is left to look now.
-        spent = min(now.since(began), limit / 2) if taken_up else now.since(began)
-        while True:
-            left = limit - spent - self._clock.now().since(now)
-            if left <= timedelta():
-                why = f"not proved within {format_duration(limit)}" + (f": {last}" if last else "")
-                return End(StepState.FAILED, why, result.facts)
-            proof = await acting.prove(action, request, result, self._site, self._workers, left, self._guard)
-            if proof.state is not ProofState.NOT_YET:
-                return self._proved(course, result, proof)
-            last = proof.why or last
-            await self._clock.sleep(min(max(action.proof_every, PROVE_AT_MOST_EVERY), left))
-
-    def _proved(self, course: Course, result: Result, proof: Proof) -> End:
-        facts = {**result.facts, **proof.facts}
-        if proof.state is ProofState.DISPROVED:
-            return End(StepState.FAILED, proof.why, facts)
-        request, began = course.request, course.started
-        if request.service is not None and request.disruptive:
-            self._admission.healthy(request.service)
-            # Where the manager had done it before we came, when it began is not ours to say.
-            if began is not None and not (request.drill or result.facts.get("by_manager")):
-                self._proofs[request.action, request.service] = (began, request)
-        return End(StepState.PROVED, proof.why or result.why, facts)
 
     # --- small things ------------------------------------------------------------------------
 
@@ -426,22 +324,6 @@ class Executor:
         self.poke()
         if self._on_tripped is not None:
             self._on_tripped(why)
-
-    def _wait_for(self, course: Course, reason: str) -> None:
-        """Say once that it waits, and for what."""
-        if reason in course.reasons or len(course.reasons) >= MAX_REASONS:
-            return
-        course.reasons.add(reason)
-        course.why = reason
-        if course.state is StepState.WAITING:
-            self._save(course)
-        self._report(course, StepState.WAITING, reason)
-
-    def _report(self, course: Course, state: StepState, why: str = "", facts: Mapping[str, Any] = EMPTY) -> None:
-        self._report_to(StepReport(request=course.request.id, state=state, why=why, facts=facts))
-
-    def _save(self, course: Course) -> None:
-        self._store.commit(course.row())
 
     async def _pause(self, course: Course, duration: timedelta) -> None:
         """Wait, or until something has changed for this request."""
@@ -452,11 +334,3 @@ class Executor:
         finally:
             timer.cancel()
             waker.cancel()
-
-
-class _Given(Exception):
-    """A request ends before its act."""
-
-    def __init__(self, end: End) -> None:
-        super().__init__(end.why)
-        self.end = end
