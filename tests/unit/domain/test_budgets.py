@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samples
 from bandog.domain.budgets import Allowance, Charge, Ledger, Limits, Usage
 from bandog.domain.model import Instant, Request
 from bandog.domain.policy import Rate
@@ -22,19 +23,7 @@ OK, WAIT, EXHAUSTED, TRIPPED = Allowance.OK, Allowance.WAIT, Allowance.EXHAUSTED
 
 
 def request(number: int, action: str = "restart", service: str | None = "qwen", **fields: Any) -> Request:
-    fields.setdefault("subject", "gpu:0000:e5:00.0")
-    fields.setdefault("kind", "nvidia.xid")
-    fields.setdefault("found_at", T0)
-    return Request(
-        id=f"{number}.1",
-        incident=number,
-        policy="ecc",
-        step=0,
-        action=action,
-        service=service,
-        made_at=T0,
-        **fields,
-    )
+    return samples.request(f"{number}.1", at=T0, action=action, service=service, **fields)
 
 
 def reboot(number: int, **fields: Any) -> Request:
@@ -86,7 +75,7 @@ class TestServices:
         charge = Ledger(Limits()).charge(request(1), T0)
         assert charge.keys == (
             "host",
-            "step:ecc:0:restart",
+            "step:xid-contained-ecc:0:restart",
             "subject:gpu:0000:e5:00.0:restart",
             "service:qwen:restart",
         )

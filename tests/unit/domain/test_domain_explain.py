@@ -9,8 +9,9 @@ import pytest
 
 from bandog.domain.changes import ActionTraits
 from bandog.domain.explain import Hurt, Setting, StepView, explain
-from bandog.domain.model import Finding, Instant, Severity
+from bandog.domain.model import Finding, Instant
 from bandog.domain.policy import Match, Policy, Rate, Step
+from samples import finding
 
 AT = Instant(boot_id="b", boottime=timedelta(hours=1), utc=datetime(2026, 11, 30, tzinfo=UTC))
 ACTIONS = {
@@ -27,12 +28,6 @@ LADDER = (
 )
 ENFORCE = Setting(actions=ACTIONS, mode="enforce", targets={"oncall"})
 QWEN = Hurt(name="qwen")
-
-
-def finding(**fields: Any) -> Finding:
-    """An Xid 94, changed by `fields`."""
-    facts = fields.pop("facts", {"xid": 94})
-    return Finding(kind="nvidia.xid", subject="gpu:0000:e5:00.0", severity=Severity.ERROR, at=AT, facts=facts, **fields)
 
 
 def policy(*steps: Step, **fields: Any) -> Policy:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bandog.domain import gpu_history
 from bandog.domain.gpus import GpuEvent
-from bandog.domain.model import Finding, Instant, Severity
 from bandog.testing import FakeClock
-
-NOW = FakeClock().now()
+from samples import NOW, finding
 
 
 def xid(code: int, **after: float) -> GpuEvent:
@@ -25,11 +22,6 @@ def told(*events: GpuEvent) -> tuple[GpuEvent, ...]:
     for event in events:
         history, _ = gpu_history.add(history, event)
     return history
-
-
-def finding(at: Instant = NOW, **fields: Any) -> Finding:
-    base: dict[str, Any] = {"kind": "nvidia.xid", "subject": "gpu:0000:e5:00.0", "severity": Severity.ERROR, "at": at}
-    return Finding(**{**base, "facts": {"xid": 94, "text": "Contained"}, **fields})
 
 
 def test_lines_of_one_burst_are_one_event() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from chronicle import START
 
-from bandog.domain.model import Fact, Finding, Severity
+from bandog.domain.model import Fact, Severity
 from bandog.domain.policy import FactTest, Match, Policy, Rate, allows, first_match, format_duration
+from samples import finding
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,6 @@ from bandog.domain.policy import FactTest, Match, Policy, Rate, allows, first_ma
 )
 def test_a_fact_passes_or_not(test: FactTest, value: Fact | None, passes: bool) -> None:
     assert test.passes(value) is passes
-
-
-def finding(**fields: object) -> Finding:
-    given = {"kind": "nvidia.xid", "subject": "gpu:x", "severity": Severity.ERROR, "at": START, **fields}
-    return Finding(**given)  # type: ignore[arg-type]  # a test's shorthand
 
 
 def test_a_match_needs_kind_subject_severity_and_every_fact() -> None:

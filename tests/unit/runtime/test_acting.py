@@ -14,6 +14,7 @@ from bandog.runtime.guard import Guard
 from bandog.runtime.holding import Holding
 from bandog.runtime.workers import Workers
 from bandog.testing import FakeHost, FakeSite
+from samples import request
 
 
 class Blocking(Action):
@@ -58,19 +59,7 @@ class Plain(Action):
 
 
 def asked(host: FakeHost) -> Request:
-    now = host.clock.now()
-    return Request(
-        id="1.1",
-        incident=1,
-        policy="p",
-        step=0,
-        action="any",
-        subject="host",
-        kind="test.any",
-        found_at=now,
-        made_at=now,
-        mode="enforce",
-    )
+    return request(at=host.clock.now(), action="any", service=None)
 
 
 def test_an_action_that_holds_the_loop_is_interrupted(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from bandog import Action, Incident, Instant, Proof, Request, Result, Severity, Site
+from bandog import Action, Incident, Instant, Proof, Request, Result, Site
 from bandog.domain.budgets import Ledger, Limits
 from bandog.domain.changes import StepReport
-from bandog.domain.model import IncidentState, StepState
+from bandog.domain.model import StepState
 from bandog.domain.policy import Rate
 from bandog.runtime.admission import BUDGETS_KEY, past
 from bandog.runtime.executor import Executor
@@ -27,8 +27,8 @@ from bandog.services.registry import Registry, Service
 from bandog.store import Store
 from bandog.store.rows import Saved, SavedRequest
 from bandog.testing import FakeClock, FakeHost, FakeServices, FakeSite
+from samples import NOW, incident, request
 
-NOW = FakeClock().now()
 S = StepState
 
 
@@ -128,24 +128,6 @@ SERVICES = (
 )
 
 
-def request(number: str = "1.1", **fields: Any) -> Request:
-    """A live restart of qwen that its policy allows."""
-    base = Request(
-        id=number,
-        incident=int(number.partition(".")[0]),
-        policy="xid",
-        step=0,
-        action="restart",
-        subject="gpu:0000:01:00.0",
-        kind="nvidia.xid",
-        service="qwen",
-        found_at=NOW,
-        made_at=NOW,
-        mode="enforce",
-    )
-    return dataclasses.replace(base, **fields)
-
-
 class Rig:
     """An executor over a real store, a real ledger and real workers; only the clock is a fake."""
 
@@ -220,20 +202,6 @@ class Rig:
             self.clock.advance(step)
             for _ in range(3):
                 await asyncio.sleep(0.001)
-
-
-def incident(number: int) -> Incident:
-    """Any incident."""
-    return Incident(
-        id=number,
-        policy="xid",
-        subject="gpu:0000:01:00.0",
-        kind="nvidia.xid",
-        severity=Severity.ERROR,
-        state=IncidentState.OPEN,
-        opened=NOW,
-        last=NOW,
-    )
 
 
 def play(rig: Rig, story: Callable[[Rig], Awaitable[Any]]) -> Any:
@@ -365,7 +333,7 @@ def test_a_dropped_request_that_waits_never_runs(tmp_path: Path) -> None:
     [
         ("observe", {}, "mode: observe"),
         (("relaunch",), {}, "mode: observe"),
-        ("enforce", {"mode": "observe"}, "policy xid only observes"),
+        ("enforce", {"mode": "observe"}, "policy xid-contained-ecc only observes"),
         ("enforce", {"service": "watched"}, "service watched is only observed"),
     ],
 )

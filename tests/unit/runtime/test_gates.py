@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bandog import Incident, Request, Severity
-from bandog.domain.model import IncidentState
+from bandog import Incident, Request
 from bandog.domain.windows import Window
 from bandog.runtime.gates import (
     MAX_REASON,
@@ -36,37 +35,9 @@ from bandog.runtime.gates import (
 from bandog.runtime.workers import Workers
 from bandog.store.rows import SaveHold
 from bandog.testing import FakeClock, FakeHost
+from samples import NOW, incident, request
 
-NOW = FakeClock().now()
-
-
-def request(**fields: Any) -> Request:
-    """A restart of qwen."""
-    base: dict[str, Any] = {
-        "id": "1.1",
-        "incident": 1,
-        "policy": "xid",
-        "step": 0,
-        "action": "restart",
-        "subject": "gpu:0000:01:00.0",
-        "kind": "nvidia.xid",
-        "service": "qwen",
-        "found_at": NOW,
-        "made_at": NOW,
-    }
-    return Request(**(base | fields))
-
-
-INCIDENT = Incident(
-    id=1,
-    policy="xid",
-    subject="gpu:0000:01:00.0",
-    kind="nvidia.xid",
-    severity=Severity.ERROR,
-    state=IncidentState.OPEN,
-    opened=NOW,
-    last=NOW,
-)
+INCIDENT = incident()
 
 
 def ask(gate: Gate, incident: Incident | None = INCIDENT, **fields: Any) -> str | None:
@@ -103,7 +74,7 @@ def holding(host: FakeHost, *holds: SaveHold, **options: Any) -> HoldGate:
     [
         ("*", "everything is on hold until 2026-11-30 14:00 UTC by ann: upgrade"),
         ("qwen", "qwen is on hold until 2026-11-30 14:00 UTC by ann: upgrade"),
-        ("xid", "xid is on hold until 2026-11-30 14:00 UTC by ann: upgrade"),
+        ("xid-contained-ecc", "xid-contained-ecc is on hold until 2026-11-30 14:00 UTC by ann: upgrade"),
         ("llama", None),
     ],
 )

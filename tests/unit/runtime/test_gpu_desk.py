@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bandog import Finding, GpuLook, Look, Severity
+from bandog import Finding, GpuLook, Look
 from bandog.runtime.control import OperatorError
 from bandog.runtime.gpu_desk import GpuDesk
 from bandog.runtime.gpu_lines import exclusion_words
@@ -20,6 +20,7 @@ from bandog.services.registry import Service
 from bandog.store.errors import StoreError
 from bandog.store.rows import AddEvent, AddGpuEvent, SaveGpu
 from bandog.testing import FakeClock, settle
+from samples import finding
 
 A, B = "0000:41:00.0", "0000:e5:00.0"
 CARD_A = GpuLook(address=A, uuid="GPU-a", serial="165a", name="NVIDIA H200", part_number="900-A", recovery="none")
@@ -57,14 +58,8 @@ class Office:
         self.inventory.take(Look(at=self.clock.now(), gpus=gpus, **fields))
 
     def xid(self, code: int, **fields: Any) -> Finding:
-        base = Finding(
-            kind="nvidia.xid",
-            subject=f"gpu:{B}",
-            severity=Severity.ERROR,
-            at=self.clock.now(),
-            facts={"xid": code, "serial": "of the line"} if fields.get("raised") else {"xid": code},
-        )
-        return self.desk.annotate(replace(base, **fields))
+        facts = {"xid": code, "serial": "of the line"} if fields.get("raised") else {"xid": code}
+        return self.desk.annotate(finding(at=self.clock.now(), facts=facts, **fields))
 
     def cards(self) -> list[Any]:
         return [row.card for row in self.rows if isinstance(row, SaveGpu)]

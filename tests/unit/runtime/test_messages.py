@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samples
 from bandog.domain.changes import IncidentChanged
 from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState
 from bandog.domain.policy import Match, Policy, Step
@@ -26,19 +26,7 @@ POLICY = Policy(
 
 
 def incident(**fields: Any) -> Incident:
-    base = Incident(
-        id=12,
-        policy="xid-contained-ecc",
-        subject="gpu:0000:e5:00.0",
-        kind="nvidia.xid",
-        severity=Severity.ERROR,
-        state=IncidentState.OPEN,
-        opened=CLOCK.now(),
-        last=CLOCK.now(),
-        facts={"xid": 94, "pid": 4711},
-        services=("qwen",),
-    )
-    return replace(base, **fields)
+    return samples.incident(**{"number": 12, "facts": {"xid": 94, "pid": 4711}, **fields})
 
 
 def told(what: str, about: Incident | None = None, **fields: Any) -> str:

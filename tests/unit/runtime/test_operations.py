@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from bandog.domain.model import Finding, Incident, IncidentState, Severity, StepState
+from bandog.domain.model import Finding, Incident, IncidentState, StepState
 from bandog.runtime.control import OperatorError
 from bandog.runtime.gates import Holds
 from bandog.runtime.operations import Operations
 from bandog.services.registry import Registry, Service
 from bandog.store.rows import AddEvent, DropHold, SaveHold
 from bandog.testing import FakeClock
+from samples import incident
 
 
 class Executor:
@@ -67,18 +68,7 @@ class Desk:
 
     def found(self, finding: Finding) -> None:
         self.findings.append(finding)
-        now = self.clock.now()
-        self.incidents[7] = Incident(
-            id=7,
-            policy="p",
-            subject=finding.subject,
-            kind=finding.kind,
-            severity=Severity.ERROR,
-            state=IncidentState.OPEN,
-            opened=now,
-            last=now,
-            drill=True,
-        )
+        self.incidents[7] = incident(7, at=self.clock.now(), subject=finding.subject, kind=finding.kind, drill=True)
 
     async def commit(self, *rows: Any) -> None:
         self.rows += rows
@@ -149,20 +139,7 @@ def test_rearm_without_a_tripped_breaker_is_refused_and_with_one_is_recorded() -
 def test_rearm_names_the_open_incidents_whose_step_was_only_observed() -> None:
     desk = Desk()
     desk.executor.tripped = True
-    now = desk.clock.now()
-    halted = Incident(
-        id=1,
-        policy="p",
-        subject="gpu:1",
-        kind="nvidia.xid",
-        severity=Severity.ERROR,
-        state=IncidentState.OPEN,
-        opened=now,
-        last=now,
-        step=0,
-        step_state=StepState.WOULD,
-        why="would have restarted qwen",
-    )
+    halted = incident(at=desk.clock.now(), step_state=StepState.WOULD, why="would have restarted qwen")
     others = (
         replace(halted, step_state=StepState.PROVED),
         replace(halted, state=IncidentState.RESOLVED),

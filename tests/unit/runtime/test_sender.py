@@ -12,6 +12,7 @@ from typing import Any
 
 from sinks import SmtpSink, WebhookSink
 
+import samples
 from bandog.domain.changes import IncidentChanged
 from bandog.domain.model import Incident, IncidentState, Severity, StepState
 from bandog.host.clock import SystemClock
@@ -33,20 +34,7 @@ QUICK = Pace(
 
 
 def incident(number: int = 12, **fields: Any) -> Incident:
-    now = CLOCK.now()
-    base = Incident(
-        id=number,
-        policy="xid-contained-ecc",
-        subject="gpu:0000:e5:00.0",
-        kind="nvidia.xid",
-        severity=Severity.ERROR,
-        state=IncidentState.OPEN,
-        opened=now,
-        last=now,
-        facts={"xid": 94},
-        services=("qwen",),
-    )
-    return replace(base, **fields)
+    return samples.incident(number, at=CLOCK.now(), **fields)
 
 
 def change(what: str = "opened", *, about: Incident | None = None, **fields: Any) -> IncidentChanged:

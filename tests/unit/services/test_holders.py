@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from bandog.domain.gpus import GpuLook, Holder, Look
-from bandog.domain.model import Finding, Severity
 from bandog.services.inventory import Inventory
 from bandog.services.locate import Locator
 from bandog.services.registry import Registry, Service
 from bandog.testing import FakeHost
+from samples import finding
 
 A, B = "0000:41:00.0", "0000:e5:00.0"
 QWEN = Service(name="qwen", unit="qwen.service", gpus="all")
@@ -57,14 +57,8 @@ class Lab:
         self.host.boot()
 
     def hurt(self, address: str = B, **facts: Any) -> tuple[str, ...]:
-        finding = Finding(
-            kind="nvidia.xid",
-            subject=f"gpu:{address}",
-            severity=Severity.ERROR,
-            at=self.host.clock.now(),
-            facts={"xid": 79, **facts},
-        )
-        return self.locator.locate(finding)
+        lost = finding(at=self.host.clock.now(), subject=f"gpu:{address}", facts={"xid": 79, **facts})
+        return self.locator.locate(lost)
 
 
 @pytest.fixture

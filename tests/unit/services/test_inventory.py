@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandog import Finding, GpuLook, Look, Severity, UnknownGpu
+from bandog import GpuLook, Look, UnknownGpu
 from bandog.domain import cards
 from bandog.services.inventory import FRESH, WRITE_SEEN, Inventory
 from bandog.store.encode import encode
 from bandog.store.rows import AddGpuEvent, SaveGpu
 from bandog.testing import FakeClock
+from samples import finding
 
 SLOTS = ("0000:17:00.0", "0000:41:00.0", "0000:e5:00.0", "10000:01:00.0")
 
@@ -44,15 +45,7 @@ class Host:
         return [one.address for one in self.inventory.usable()]
 
     def xid(self, code: int, address: str = SLOTS[2], **facts: Any) -> None:
-        self.inventory.seen(
-            Finding(
-                kind="nvidia.xid",
-                subject=f"gpu:{address}",
-                severity=Severity.ERROR,
-                at=self.clock.now(),
-                facts={"xid": code, **facts},
-            )
-        )
+        self.inventory.seen(finding(at=self.clock.now(), subject=f"gpu:{address}", facts={"xid": code, **facts}))
 
     def restart(self) -> None:
         """What the store would keep goes to a new inventory, as at a start of the agent."""

@@ -17,6 +17,7 @@ from bandog.host.paths import Paths
 from bandog.services.locate import Locator
 from bandog.services.registry import Registry, Service
 from bandog.testing import FakeHost
+from samples import finding
 
 GPU = "0000:e5:00.0"
 QWEN = Service(name="qwen", unit="vllm-qwen.service", gpus=(GPU,))
@@ -230,14 +231,8 @@ def test_nothing_to_add_leaves_the_finding_as_it_is(lab: Lab) -> None:
 def test_the_table_of_this_machine_holds_this_process() -> None:
     clock, locator = SystemClock(Paths()), Locator(Paths(), Registry((QWEN,)))
     locator.refresh()
-    finding = Finding(
-        kind="nvidia.xid",
-        subject="gpu:0000:01:00.0",
-        severity=Severity.ERROR,
-        at=clock.now(),
-        facts={"pid": os.getpid()},
-    )
-    assert locator.locate(finding) == ()
+    found = finding(at=clock.now(), subject="gpu:0000:01:00.0", facts={"pid": os.getpid()})
+    assert locator.locate(found) == ()
 
 
 @given(

@@ -6,47 +6,21 @@ import dataclasses
 from datetime import timedelta
 from typing import Any
 
-from bandog.domain.model import Incident, IncidentState, Instant, Request, Result, Severity, StepState
+import samples
+from bandog.domain.model import Incident, Instant, Request, Result, StepState
 from bandog.store.rows import AddCharge, AddEvent, SavedRequest
-from bandog.testing import FakeClock
-
-NOW = FakeClock().now()
+from samples import NOW
 
 
-def incident(number: int = 1, *, at: Instant = NOW, **fields: Any) -> Incident:
-    """An open incident of a contained ECC error."""
-    base = Incident(
-        id=number,
-        policy="xid-contained-ecc",
-        subject="gpu:0000:e5:00.0",
-        kind="nvidia.xid",
-        severity=Severity.ERROR,
-        state=IncidentState.OPEN,
-        opened=at,
-        last=at,
-        facts={"xid": 94, "process": "VLLM::Worker_TP", "rows": (1, 2), "glued": False},
-        services=("qwen",),
-    )
-    return dataclasses.replace(base, **fields)
+def incident(number: int = 1, **fields: Any) -> Incident:
+    """An incident with facts of every type."""
+    facts = {"xid": 94, "process": "VLLM::Worker_TP", "rows": (1, 2), "glued": False}
+    return samples.incident(number, **{"facts": facts, **fields})
 
 
-def request(number: str = "1.1", *, at: Instant = NOW, **fields: Any) -> Request:
-    """A restart of the service qwen."""
-    base = Request(
-        id=number,
-        incident=int(number.partition(".")[0]),
-        policy="xid-contained-ecc",
-        step=0,
-        action="restart",
-        subject="gpu:0000:e5:00.0",
-        kind="nvidia.xid",
-        service="qwen",
-        found_at=at,
-        made_at=at,
-        mode="enforce",
-        with_={"signal": "TERM", "list": [1, 2]},
-    )
-    return dataclasses.replace(base, **fields)
+def request(number: str = "1.1", **fields: Any) -> Request:
+    """A request with options of every type."""
+    return samples.request(number, **{"with_": {"signal": "TERM", "list": [1, 2]}, **fields})
 
 
 def saved(number: str = "1.1", state: StepState = StepState.RUNNING, **fields: Any) -> SavedRequest:

@@ -111,7 +111,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from datetime import timedelta
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from bandog.store import Store
 from bandog.testing import FakeClock
 from store_samples import charge
@@ -125,7 +125,8 @@ asyncio.run(main())
 
 
 def test_it_reads_what_a_killed_daemon_left_in_its_journal(path: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False)
+    here = Path(__file__)
+    subprocess.run([sys.executable, "-c", KILLED, path, here.parent, here.parents[2]], check=False)
     assert path.with_name("bandog.db-wal").exists()
     with Reader(path) as reader:
         assert [one.request for one in reader.charges()] == ["1.1", "7.1"]

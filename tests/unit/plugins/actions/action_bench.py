@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from bandog import Request, Result, to_json
 from bandog.testing import FakeSite, settle
+from samples import request
 
 T = TypeVar("T")
 UNIT = "vllm-qwen.service"
@@ -41,22 +42,7 @@ class Bench(FakeSite):
 
     def request(self, action: str = "restart", **fields: Any) -> Request:
         """Return a request for the service `qwen`, found now."""
-        now = self.clock.now()
-        base = Request(
-            id="12.1",
-            incident=12,
-            policy="xid-contained-ecc",
-            step=1,
-            action=action,
-            subject="gpu:0000:e5:00.0",
-            kind="nvidia.xid",
-            service="qwen",
-            facts={"xid": 94},
-            found_at=now,
-            made_at=now,
-            mode="enforce",
-        )
-        return replace(base, **fields)
+        return request("12.1", **{"at": self.clock.now(), "step": 1, "action": action, "facts": {"xid": 94}, **fields})
 
     def stuck(self, pid: int = 4711, comm: str = "VLLM::Worker_TP", wchan: str = "uvm_va_space_destroy") -> None:
         """Put a task in D state into the unit's cgroup."""
