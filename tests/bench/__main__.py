@@ -25,75 +25,16 @@ import startup
 import throughput
 from figure import Figure, Measured
 
-FIGURES = (
-    Figure(
-        name="latency",
-        what="kernel stamp → first step, p99",
-        unit="ms",
-        must=20,
-        goal=10,
-        measure=latency.alone,
-    ),
-    Figure(
-        name="flood",
-        what="the same in a flood, p99",
-        unit="ms",
-        must=200,
-        goal=100,
-        measure=latency.in_flood,
-    ),
-    Figure(
-        name="explain",
-        what="explain, lines nobody wants",
-        unit="/s",
-        must=300_000,
-        goal=1_000_000,
-        measure=throughput.explain,
-        more_is_better=True,
-    ),
-    Figure(
-        name="replay",
-        what="replay, lines nobody wants",
-        unit="/s",
-        must=300_000,
-        goal=1_000_000,
-        measure=throughput.replay,
-        more_is_better=True,
-    ),
-    Figure(name="start", what="start to READY", unit="s", must=1.5, goal=1, measure=startup.ready),
-    Figure(
-        name="memory",
-        what="PSS of all processes",
-        unit="MiB",
-        must=84,
-        goal=64,
-        measure=footprint.memory,
-    ),
-    Figure(
-        name="idle",
-        what="CPU while nothing happens",
-        unit="%",
-        must=0.5,
-        goal=0.2,
-        measure=footprint.idle,
-    ),
-    Figure(
-        name="gpus",
-        what="CPU, 8 GPUs asked every 10 s",
-        unit="%",
-        must=0.2,
-        goal=0.1,
-        measure=gpus.polled,
-    ),
-    Figure(
-        name="overrun",
-        what="wanted lines in the buffer found",
-        unit="%",
-        must=100,
-        goal=100,
-        measure=overrun.survived,
-        more_is_better=True,
-    ),
+FIGURES = (  # name, what, unit, must, goal, how it is measured
+    Figure("latency", "kernel stamp → first step, p99", "ms", 20, 10, latency.alone),
+    Figure("flood", "the same in a flood, p99", "ms", 200, 100, latency.in_flood),
+    Figure("explain", "explain, lines nobody wants", "/s", 300_000, 1_000_000, throughput.explain, more_is_better=True),
+    Figure("replay", "replay, lines nobody wants", "/s", 300_000, 1_000_000, throughput.replay, more_is_better=True),
+    Figure("start", "start to READY", "s", 1.5, 1, startup.ready),
+    Figure("memory", "PSS of all processes", "MiB", 84, 64, footprint.memory),
+    Figure("idle", "CPU while nothing happens", "%", 0.5, 0.2, footprint.idle),
+    Figure("gpus", "CPU, 8 GPUs asked every 10 s", "%", 0.2, 0.1, gpus.polled),
+    Figure("overrun", "wanted lines in the buffer found", "%", 100, 100, overrun.survived, more_is_better=True),
 )
 SMOKE = ("latency", "explain", "replay", "start", "memory")
 SLACK = 3

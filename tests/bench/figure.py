@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Measured:
     more: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One row. `measure(small)` takes it, on a reduced scale for the smoke test."""
 
@@ -25,6 +25,7 @@ class Figure:
     must: float
     goal: float
     measure: Callable[[bool], Measured]
+    _: KW_ONLY
     more_is_better: bool = False
 
     def keeps(self, value: float, slack: float = 1) -> bool:
