@@ -28,6 +28,17 @@ Ask = Callable[[UnitState], Readiness]
 """Asks whether the service of a unit, as it is now, serves as it should."""
 
 
+def time_to_ready(request: Request, site: Site, *, wanted: timedelta | None, otherwise: timedelta) -> timedelta:
+    """Return `wanted`, else how long the request's service may take, else (there is none any more) `otherwise`."""
+    if wanted is not None:
+        return wanted
+    try:
+        timeout: timedelta = site.services.get(request.service or "").start.timeout
+    except KeyError:
+        return otherwise
+    return timeout
+
+
 @dataclass(slots=True)
 class _Seen:
     """What earlier polls of one request's proof saw."""

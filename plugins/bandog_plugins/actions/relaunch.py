@@ -33,7 +33,7 @@ from bandog import (
     unfit,
 )
 
-from . import _held, _job, _preflight, _stuck, _unit
+from . import _held, _job, _preflight, _proof, _stuck, _unit
 from ._owner import Owner, strangers
 from ._pid1 import Pid1
 from ._relaunched import Proofs
@@ -222,13 +222,8 @@ class Relaunch(Action):
     def proof_time(self, request: Request, site: Site) -> timedelta:
         """The service's time to ready plus `settle`, and what the looks at the driver may take."""
         wanted = self._with(request)
-        timeout = wanted.timeout
-        if timeout is None:
-            try:
-                timeout = site.services.get(request.service or "").start.timeout
-            except KeyError:
-                timeout = self.proof_deadline
-        return timeout + wanted.settle + timedelta(minutes=2)
+        ready = _proof.time_to_ready(request, site, wanted=wanted.timeout, otherwise=self.proof_deadline)
+        return ready + wanted.settle + timedelta(minutes=2)
 
     def _with(self, request: Request) -> RelaunchWith:
         return RelaunchWith.model_validate(dict(request.with_))

@@ -67,13 +67,8 @@ class Restart(Action):
     def proof_time(self, request: Request, site: Site) -> timedelta:
         """The service's time to ready plus `settle`."""
         wanted = self._with(request)
-        timeout = wanted.timeout
-        if timeout is None:
-            try:
-                timeout = site.services.get(request.service or "").start.timeout
-            except KeyError:
-                timeout = self.proof_deadline
-        return timeout + wanted.settle
+        ready = _proof.time_to_ready(request, site, wanted=wanted.timeout, otherwise=self.proof_deadline)
+        return ready + wanted.settle
 
     def _with(self, request: Request) -> RestartWith:
         return RestartWith.model_validate(dict(request.with_))
