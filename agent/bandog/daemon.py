@@ -12,20 +12,16 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from .config import Config, Loaded, load
-from .config.credentials import SecretError, read_secret
-from .domain import subjects
 from .domain.budgets import Ledger, Limits
 from .domain.changes import IncidentChanged
 from .domain.engine import Engine
-from .domain.model import Finding, Request, Severity
+from .domain.model import Finding, Request
 from .host.child import Children
 from .host.clock import SystemClock
 from .host.hostname import short_hostname
@@ -37,6 +33,7 @@ from .host.systemd_types import Systemd
 from .housekeeping import Housekeeping
 from .pluginloader import LocalHost, discover
 from .runtime import gates
+from .runtime.addresses import Addresses
 from .runtime.admission import BUDGETS_KEY
 from .runtime.control import Control
 from .runtime.executor import Executor
@@ -45,9 +42,11 @@ from .runtime.guard import Guard
 from .runtime.heartbeat import Heartbeat
 from .runtime.holding import LOADING, Holding
 from .runtime.hooks import ChangeHooks
+from .runtime.journal_desk import JournalDesk
 from .runtime.keys import Keys
 from .runtime.lastsink import LastSink
 from .runtime.logs import Logs
+from .runtime.loops import Loops
 from .runtime.operations import Operations
 from .runtime.pipeline import Outlets, Pipeline
 from .runtime.probing import Probing
@@ -55,17 +54,13 @@ from .runtime.secrets import MaskingFilter, Secrets, guard_crashes
 from .runtime.selfreport import SelfReport
 from .runtime.sender import Sender
 from .runtime.watchdog import Notifier
-from .runtime.workers import Workers, WorkersBusy, WorkerTimeout
+from .runtime.workers import Workers
 from .services.inventory import Inventory
 from .services.locate import Locator
 from .services.readiness import ServiceBook
 from .services.registry import Registry
 from .site import LocalSite
 from .sources.bookmark import Bookmark
-from .sources.gap import Gap, Missing
-from .sources.journal import JournalUnavailable
-from .sources.journal import boots as journal_boots
-from .sources.journal_child import kernel_gaps
 from .sources.kmsg import KmsgSource
 from .sources.kmsg_device import open_kmsg
 from .sources.refill import Refill
@@ -80,7 +75,6 @@ log = logging.getLogger(__name__)
 LOAD_PLUGIN = timedelta(seconds=15)
 """An import from a cold, busy disk takes seconds; the unit has 90 to start."""
 OPEN_STORE = timedelta(seconds=5)
-REFILL = timedelta(seconds=25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +117,9 @@ class Daemon:
         self.catalogue = self.found.catalogue
         self.loaded = self._load()
         self.config = self._usable(self.loaded)
-        self._tasks: list[asyncio.Task[None]] = []
+        self.addresses = Addresses(self.paths.etc, os.environ, self.secrets)
         self.report = SelfReport(lambda: self.pipeline.say)
+        self.loops = Loops(self.report.part_ended)
 
     def _load(self) -> Loaded:
         return load(self.paths, plugins=self.catalogue, policies_dir=self.parts.policies_dir)
@@ -143,6 +138,8 @@ class Daemon:
     async def start(self) -> None:
         """Build and join everything, begin to watch, and say READY."""
         self.workers = Workers(on_stuck=self.report.workers_stuck, on_free=self.report.workers_free)
+        self.children = Children()
+        self.journal = JournalDesk(self.paths, self.clock, self.workers, self.children.run)
         self.store = Store(
             self.paths.state / "bandog.db",
             clock=self.clock,
@@ -152,7 +149,7 @@ class Daemon:
             on_back=self._store_back,
         )
         opened = await self.store.open(OPEN_STORE)
-        boots = await self._boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
+        boots = await self.journal.boots_last_hour() if opened.how is How.FRESH and not opened.marked else None
         lost = state_lost(opened, boots)
         saved = await self.store.load()
         with Guard(LOAD_PLUGIN, self.holding, LOADING).running() as guard:
@@ -182,7 +179,7 @@ class Daemon:
         self.refill = Refill(
             self.kmsg,
             self.clock,
-            lookup=self._look_up,
+            lookup=self.journal.missing,
             feed=self.pipeline.feed,
             ended=lambda refilled: self.pipeline.found(refilled.to_finding(self.clock.now())),
         )
@@ -200,20 +197,7 @@ class Daemon:
             log.error("no control socket path=%s why=%s", self.paths.run, error)
         self.notifier.ready(self.house.summary())
 
-    async def _boots_last_hour(self) -> int | None:
-        """Count the boots of the last hour, this one too; None where the journal cannot tell."""
-        now = self.clock.now().utc
-
-        def count() -> int:
-            return sum(now - one.first <= timedelta(hours=1) for one in journal_boots(self.paths))
-
-        try:
-            return await self.workers.run(count, deadline=OPEN_STORE, name="boots")
-        except (WorkerTimeout, WorkersBusy, JournalUnavailable):
-            return None
-
     def _build_site(self, saved: Saved) -> None:
-        self.children = Children()
         self.http = HttpClient()
         self.systemd: Systemd = self.parts.systemd or SystemdBus.of_host(self.paths)
         self.gpus = GpuDesk(now=self.clock.now, commit=self.commit)
@@ -258,17 +242,7 @@ class Daemon:
 
     def targets(self) -> dict[str, list[str]]:
         """Return the addresses of each notification target, secrets read and known to the mask."""
-        targets: dict[str, list[str]] = {}
-        for name, target in self.config.notify.items():
-            targets[name] = []
-            for url in target.urls:
-                try:
-                    targets[name] += read_secret(url, self.paths.etc, os.environ)
-                except SecretError as error:
-                    log.error("notification target has no address target=%s why=%s", name, error)
-        for url in (url for urls in targets.values() for url in urls):
-            self.secrets.add_url(url)
-        return targets
+        return self.addresses.of_targets(self.config.notify)
 
     def _executor(self) -> Executor:
         veto = self.found.manager.hook.veto
@@ -324,18 +298,18 @@ class Daemon:
             opener=self.parts.open_kmsg,
         )
 
+    def _heartbeat(self) -> Heartbeat | None:
+        wanted = self.config.heartbeat
+        urls = self.addresses.of(wanted.url, "heartbeat") if wanted is not None else []
+        if wanted is None or not urls:
+            return None
+        return Heartbeat(urls[0], every=wanted.every, http=self.http, clock=self.clock, secrets=self.secrets)
+
     def _begin(self) -> None:
         """Start what runs by the clock."""
-        heartbeat = self.config.heartbeat
-        self.heartbeat: Heartbeat | None = None
-        if heartbeat is not None:
-            with suppress(SecretError):
-                url = read_secret(heartbeat.url, self.paths.etc, os.environ)[0]
-                self.secrets.add_url(url)
-                self.heartbeat = Heartbeat(
-                    url, every=heartbeat.every, http=self.http, clock=self.clock, secrets=self.secrets
-                )
-                self.heartbeat.start()
+        self.heartbeat = self._heartbeat()
+        if self.heartbeat is not None:
+            self.heartbeat.start()
         self.ticker = Ticker(self.house.tick)
         self.ticker.start()
         kinds = Counter(kind for probe in self.plugins.probes for kind in probe.emits)
@@ -354,22 +328,8 @@ class Daemon:
             for probe in self.plugins.probes
         ]
         for one in self.probings:
-            self._spawn(one.loop(), one.probe.name)
-        self._spawn(self.house.loop(), "housekeeping")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        task.add_done_callback(self._has_ended)
-        self._tasks.append(task)
-
-    def _has_ended(self, task: asyncio.Task[None]) -> None:
-        """What shall go on for ever has ended by a fault of our own: that must not pass unsaid."""
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return
-        name, why = task.get_name(), f"{type(error).__name__}; until a restart of the agent it does nothing"
-        log.error("a part has ended by a fault of bandog part=%s", name, exc_info=error)
-        self.pipeline.say("agent.plugin-broken", subjects.plugin(name), Severity.ERROR, plugin=name, why=why)
+            self.loops.start(one.loop(), one.probe.name)
+        self.loops.start(self.house.loop(), "housekeeping")
 
     def operations(self) -> Operations:
         """Return what the control socket offers."""
@@ -425,20 +385,6 @@ class Daemon:
         log.warning("starting again with the database path=%s", self.store.path)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def _look_up(
-        self, gaps: Sequence[Gap], shift: timedelta, needles: tuple[bytes, ...] | None
-    ) -> tuple[Missing, ...]:
-        """Ask the journal, in a child, for records that were overwritten before we read them."""
-        boot = self.clock.now().boot_id
-        try:
-            return await self.workers.run(
-                lambda: kernel_gaps(self.site.child, self.paths, gaps, boot_id=boot, shift=shift, needles=needles),
-                deadline=REFILL,
-                name="refill",
-            )
-        except (WorkerTimeout, WorkersBusy) as error:
-            raise JournalUnavailable(str(error)) from error
-
     def _report_start(self, lost: str | None) -> None:
         self.commit(AddEvent(incident=0, at=self.clock.now(), what="started", why=f"mode {self.mode()}"))
         broken = [one for one in self.plugins.reports if one.state == "broken"]
@@ -480,9 +426,7 @@ class Daemon:
         self.kmsg.stop()
         self.ticker.stop()
         await self.control.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.loops.stop()
         await self.hooks.stop()
         await self.executor.close()
         cursor = self.cursor()

@@ -72,6 +72,10 @@ class SelfReport:
         """The database is gone, or was not readable."""
         self._agent("agent.state-lost", Severity.CRITICAL, why=why)
 
+    def part_ended(self, name: str, why: str) -> None:
+        """What shall go on for ever has ended by a fault of bandog."""
+        self._pipeline_say()("agent.plugin-broken", subjects.plugin(name), Severity.ERROR, plugin=name, why=why)
+
     def configuration(self, errors: Iterable[object]) -> None:
         """The configuration was read; `errors` are its mistakes."""
         found = [str(one) for one in errors]
