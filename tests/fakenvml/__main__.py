@@ -1,4 +1,7 @@
-"""python3 fakenvml STATE preset 4|8 | show | set KEY=VALUE… | del KEY…   (values are JSON, else text)"""
+"""python3 fakenvml STATE preset 4|8 | show | set KEY=VALUE… | del KEY…   (values are JSON, else text)
+
+`2.lost=true` is short for `gpus.2.lost=true`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # run as a folder: `python3 tests/fakenvml`
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Run as a folder, `python3 tests/fakenvml`, it is no package, and in the lab there is nothing else.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fakenvml import ADDRESSES, State
 
@@ -20,22 +23,32 @@ def _value(text: str) -> Any:
         return text
 
 
+def _key(text: str) -> str:
+    return f"gpus.{text}" if text[:1].isdecimal() else text
+
+
+def _do(state: State, command: str, rest: list[str]) -> bool:
+    if command == "show" and not rest:
+        print(json.dumps(state.read(), indent=1))
+    elif command == "preset" and rest in [[str(count)] for count in ADDRESSES]:
+        State(state.path, int(rest[0]))
+    elif command == "set" and rest and all("=" in one for one in rest):
+        state.change({_key(key): _value(text) for key, _, text in (one.partition("=") for one in rest)})
+    elif command == "del" and rest:
+        state.change(dict.fromkeys(map(_key, rest)))
+    else:
+        return False
+    return True
+
+
 def main(words: list[str]) -> int:
-    """Change or show a state file; 2 on wrong usage."""
-    if len(words) >= 2:
-        state, command, rest = State(Path(words[0])), words[1], words[2:]
-        if command == "show" and not rest:
-            print(json.dumps(state.read(), indent=1))
+    """Change or show a state file; 1 where that cannot be done, 2 on wrong usage."""
+    try:
+        if len(words) >= 2 and _do(State(Path(words[0])), words[1], words[2:]):
             return 0
-        if command == "preset" and rest in [[str(count)] for count in ADDRESSES]:
-            State(state.path, int(rest[0]))
-            return 0
-        if command == "set" and rest and all("=" in one for one in rest):
-            state.change({key: _value(text) for key, _, text in (one.partition("=") for one in rest)})
-            return 0
-        if command == "del" and rest:
-            state.change(dict.fromkeys(rest))
-            return 0
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        print(f"fakenvml: {words[0]}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
     print(__doc__, file=sys.stderr)
     return 2
 

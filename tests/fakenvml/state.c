@@ -1,4 +1,4 @@
-/* Reads the state file (FAKENVML_STATE), as much of JSON as it needs, into a flat table. */
+/* Reads the state file (FAKENVML_STATE), as much of JSON as it needs, into a flat sorted table. */
 #include "state.h"
 
 #include <ctype.h>
@@ -9,23 +9,28 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST = 8192, PATH_SIZE = 96, TEXT_SIZE = 160, DEEPEST = 16, LARGEST = 1 << 20 };
+enum { MOST = 8192, PATH_SIZE = 96, DEEPEST = 16, LARGEST = 1 << 20 };
 
 struct entry {
+    const char *text; /* in `texts` of its table, later ones behind earlier ones */
     char path[PATH_SIZE];
-    char text[TEXT_SIZE];
 };
 
-static struct entry *entries;
-static int count;
+struct table {
+    struct entry *entries;
+    size_t count;
+    char *texts;
+};
+
+static struct table current;
 static struct stat seen;
 static char folder[PATH_MAX] = ".";
 
 struct reader {
     const char *at;
     const char *end;
-    struct entry *into;
-    int count;
+    struct table *into;
+    char *text; /* where the next value's text goes; the texts are no longer than the file */
 };
 
 static void skip_space(struct reader *r)
@@ -62,13 +67,23 @@ static bool read_string(struct reader *r, char *into, size_t size)
     return take(r, '"');
 }
 
-static bool keep(struct reader *r, const char *path, const char *text)
+static bool read_word(struct reader *r, char *into)
 {
-    if (r->count >= MOST)
+    size_t length = 0;
+    while (r->at < r->end && (isalnum((unsigned char)*r->at) || (*r->at && strchr("+-.", *r->at))))
+        into[length++] = *r->at++;
+    into[length] = '\0';
+    return length > 0;
+}
+
+static bool keep(struct reader *r, const char *path)
+{
+    if (r->into->count >= MOST)
         return false;
-    snprintf(r->into[r->count].path, PATH_SIZE, "%s", path);
-    snprintf(r->into[r->count].text, TEXT_SIZE, "%s", text);
-    r->count++;
+    struct entry *entry = &r->into->entries[r->into->count++];
+    snprintf(entry->path, PATH_SIZE, "%s", path);
+    entry->text = r->text;
+    r->text += strlen(r->text) + 1;
     return true;
 }
 
@@ -95,77 +110,101 @@ static bool read_members(struct reader *r, const char *path, int depth, char clo
     return take(r, close);
 }
 
-static bool read_word(struct reader *r, const char *path)
-{
-    char text[TEXT_SIZE];
-    size_t length = 0;
-    while (r->at < r->end && (isalnum((unsigned char)*r->at) || strchr("+-.", *r->at))) {
-        if (length + 1 < sizeof text)
-            text[length++] = *r->at;
-        r->at++;
-    }
-    text[length] = '\0';
-    if (length == 0)
-        return false;
-    return strcmp(text, "null") == 0 || keep(r, path, text);
-}
-
 static bool read_value(struct reader *r, const char *path, int depth)
 {
-    char text[TEXT_SIZE];
     if (depth > DEEPEST)
         return false;
-    skip_space(r);
     if (take(r, '{'))
         return read_members(r, path, depth, '}');
     if (take(r, '['))
         return read_members(r, path, depth, ']');
     if (r->at < r->end && *r->at == '"')
-        return read_string(r, text, sizeof text) && keep(r, path, text);
-    return read_word(r, path);
+        return read_string(r, r->text, LARGEST) && keep(r, path);
+    return read_word(r, r->text) && (strcmp(r->text, "null") == 0 || keep(r, path));
+}
+
+/* By path; of two values of one path the later one first. */
+static int compare(const void *one, const void *other)
+{
+    const struct entry *left = one, *right = other;
+    int order = strcmp(left->path, right->path);
+    return order ? order : (left->text < right->text) - (left->text > right->text);
+}
+
+static int compare_path(const void *path, const void *entry)
+{
+    return strcmp(path, ((const struct entry *)entry)->path);
+}
+
+/* As with any reader of JSON the last value of a path counts. */
+static void arrange(struct table *table)
+{
+    size_t kept = 0;
+    qsort(table->entries, table->count, sizeof *table->entries, compare);
+    for (size_t i = 0; i < table->count; i++)
+        if (i == 0 || strcmp(table->entries[i].path, table->entries[kept - 1].path) != 0)
+            table->entries[kept++] = table->entries[i];
+    table->count = kept;
+}
+
+static void release(struct table *table)
+{
+    free(table->entries);
+    free(table->texts);
+}
+
+static bool parse(const char *data, size_t size, struct table *into)
+{
+    *into = (struct table){.entries = calloc(MOST, sizeof *into->entries), .texts = malloc(size + 2)};
+    if (!into->entries || !into->texts)
+        return false;
+    struct reader r = {.at = data, .end = data + size, .into = into, .text = into->texts};
+    if (!read_value(&r, "", 0))
+        return false;
+    skip_space(&r);
+    return r.at == r.end;
 }
 
 static bool load(const char *path)
 {
+    struct table fresh = {0};
     bool good = false;
     FILE *file = fopen(path, "re");
     char *data = malloc(LARGEST);
-    struct entry *fresh = calloc(MOST, sizeof *fresh);
-    if (file && data && fresh) {
-        size_t size = fread(data, 1, LARGEST, file);
-        struct reader r = {.at = data, .end = data + size, .into = fresh};
-        good = read_value(&r, "", 0);
-        skip_space(&r);
-        if (good && r.at == r.end) {
-            free(entries);
-            entries = fresh;
-            count = r.count;
-            fresh = NULL;
-        } else {
-            good = false;
-        }
-    }
+    if (file && data)
+        good = parse(data, fread(data, 1, LARGEST, file), &fresh);
     if (file)
         fclose(file);
     free(data);
-    free(fresh);
-    return good;
+    if (!good) {
+        release(&fresh);
+        return false;
+    }
+    arrange(&fresh);
+    release(&current);
+    current = fresh;
+    return true;
 }
 
-bool state_fresh(void)
+static bool is_seen(const struct stat *now)
+{
+    return current.entries && now->st_ino == seen.st_ino && now->st_size == seen.st_size &&
+           now->st_mtim.tv_sec == seen.st_mtim.tv_sec && now->st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+}
+
+bool state_fresh(bool anew)
 {
     struct stat now;
     const char *path = getenv("FAKENVML_STATE");
-    if (!path || stat(path, &now) != 0)
+    if (!path || stat(path, &now) != 0 || !S_ISREG(now.st_mode))
         return false;
-    if (entries && now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
-        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
+    if (!anew && is_seen(&now))
         return true;
     const char *slash = strrchr(path, '/');
     if (slash)
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
     if (!load(path))
-        return entries != NULL; /* what was good before stays */
+        return current.entries != NULL;
     seen = now;
     return true;
 }
@@ -177,10 +216,11 @@ const char *state_folder(void)
 
 static const char *find(const char *path)
 {
-    for (int i = 0; i < count; i++)
-        if (strcmp(entries[i].path, path) == 0)
-            return entries[i].text;
-    return NULL;
+    if (!current.count)
+        return NULL;
+    const struct entry *found =
+        bsearch(path, current.entries, current.count, sizeof *current.entries, compare_path);
+    return found ? found->text : NULL;
 }
 
 const char *state_text(const char *format, ...)

@@ -1,11 +1,12 @@
-/* The state file of the fake driver, flattened: `gpus.2.memory.used` → text. */
+/* The state file of the fake driver, flattened: `gpus.2.memory.used` → text. One thread at a time. */
 #ifndef FAKENVML_STATE_H
 #define FAKENVML_STATE_H
 
 #include <stdbool.h>
 
-/* Read the file anew if it has changed. Returns false where there is none or it is no JSON. */
-bool state_fresh(void);
+/* Read the file if it has changed, in any case where `anew`. False where there is none or it never was JSON;
+ * a file that has become rubbish leaves what was read before. */
+bool state_fresh(bool anew);
 /* The folder that the state file lies in. */
 const char *state_folder(void);
 /* The text of a value, NULL where the file has none (or null). Good until the next state_fresh. */

@@ -1,115 +1,115 @@
-"""Each call that the agent makes, through the real binding, tells what stands in the state file."""
+"""Each call of the fake driver, through the real binding, tells what stands in the state file."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from nvml_driver import Driver
 
-from fakenvml import GIB, State
+from fakenvml import CALLS, GIB, SONAME
 
-# Reads every value of every GPU with nvidia-ml-py; a failure is told by its number.
-READER = r"""
-import json, sys
-import pynvml as n
+NONE = {"error": 3}
+COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")
+THRESHOLDS = ("shutdown", "slowdown", "memory_max", "gpu_max")
+# Everything of the second card differs from the preset.
+OTHER: dict[str, Any] = {
+    "uuid": "GPU-ffffffff-1111-2222-3333-444444444444",
+    "serial": "9999999999999",
+    "name": "NVIDIA A100-SXM4-80GB",
+    "part_number": "692-2G506-0200-003",
+    "vbios": "92.00.45.00.03",
+    "minor": 7,
+    "brand": 2,
+    "architecture": 7,
+    "numa": 1,
+    "pci": "0001:c1:00.0",
+    "pci_device_id": 0x20B210DE,
+    "pci_subsystem_id": 0x147F10DE,
+    "memory": {"total": 40 * GIB, "used": GIB, "reserved": 5 * GIB},
+    "util": 97,
+    "util_memory": 44,
+    "power": 401_250,
+    "power_limit": 400_000,
+    "power_limit_set": 450_000,
+    "temperature": 83,
+    "memory_temperature": 91,
+    "thresholds": {"shutdown": 92, "slowdown": 89, "memory_max": 96, "gpu_max": 85},
+    "clock": 1410,
+    "clock_max": 1411,
+    "memory_clock": 1593,
+    "memory_clock_max": 1594,
+    "throttle": 0x48,
+    "ecc": {
+        "mode": 1,
+        "mode_pending": 0,
+        "corrected": 11,
+        "corrected_aggregate": 22,
+        "uncorrected": 33,
+        "uncorrected_aggregate": 5_000_000_000,
+        "sram": {"corrected": 1, "corrected_aggregate": 2, "uncorrected": 3, "uncorrected_aggregate": 4},
+    },
+    "rows": {"correctable": 2, "uncorrectable": 1, "pending": True, "failed": True, "histogram": [6, 5, 4, 3, 2]},
+    "retired": {
+        "pending": True,
+        "single": [{"address": 0x1000, "time": 1_700_000_000}],
+        "double": [{"address": 0x2000, "time": 1}, {"address": 0xFFFFFFFFFF, "time": 2}],
+    },
+    "pcie": {"generation": 1, "generation_max": 4, "width": 8, "width_max": 16, "replays": 17},
+    "links": [True, False, True],
+    "nvlink": {
+        "version": 4,
+        "remote": ["0000:c4:00.0", "0000:c5:00.0"],
+        "errors": {"0": {"crc_flit": 9}, "1": dict(zip(COUNTERS, (1, 2, 3, 4, 5), strict=True))},
+    },
+    "fabric": {
+        "state": 2,
+        "status": 27,
+        "clique": 5,
+        "cluster": "00112233-4455-6677-8899-aabbccddeeff",
+        "health": 0x15,
+        "health_summary": 2,
+    },
+    "island": 3,
+    "recovery": 4,
+    "persistence": False,
+    "mig": True,
+    "mig_pending": False,
+    "compute_mode": 3,
+    "processes": [
+        {"pid": 11, "memory": 2 * GIB},
+        {"pid": 12, "memory": 3},
+        {"pid": 13},
+        {"pid": 14, "memory": 5, "graphics": True},
+    ],
+}
+ANOTHER = {
+    "driver": "580.65.06",
+    "library": "580.65.06",
+    "cuda": 13000,
+    **{f"gpus.1.{key}": value for key, value in OTHER.items()},
+}
 
-def told(call, *arguments):
-    try:
-        value = getattr(n, call)(*arguments)
-    except n.NVMLError as error:
-        return {"error": error.value}
-    return value.decode() if isinstance(value, bytes) else value
 
-def of(handle):
-    rates = told("nvmlDeviceGetUtilizationRates", handle)
-    memory = told("nvmlDeviceGetMemoryInfo", handle, n.nvmlMemory_v2)
-    older = told("nvmlDeviceGetMemoryInfo", handle)
-    pci = told("nvmlDeviceGetPciInfo", handle)
-    rows = told("nvmlDeviceGetRowRemapperHistogram", handle)
-    field = told("nvmlDeviceGetFieldValues", handle, [230])
-    held = told("nvmlDeviceGetComputeRunningProcesses", handle)
-    errors = isinstance(memory, dict)
-    simple = (
-        "UUID", "Serial", "Name", "BoardPartNumber", "VbiosVersion", "MinorNumber", "Index", "PowerUsage",
-        "EnforcedPowerLimit", "CurrentClocksEventReasons", "CurrentClocksThrottleReasons", "EccMode", "RemappedRows",
-        "CurrPcieLinkGeneration", "MaxPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth",
-        "PersistenceMode", "MigMode", "ComputeMode",
-    )
+def pci(address: str, device: int = 0, subsystem: int = 0) -> dict[str, Any]:
+    domain, bus, slot = (int(part, 16) for part in address.removesuffix(".0").split(":"))
     return {
-        **{name: told("nvmlDeviceGet" + name, handle) for name in simple},
-        "util": rates if isinstance(rates, dict) else rates.gpu,
-        "memory": memory if errors else [memory.total, memory.used, memory.free],
-        "older": older if errors else [older.total, older.used, older.free],
-        "pci": pci if isinstance(pci, dict) else told("nvmlDeviceGetPciInfo", handle).busId,
-        "temperature": told("nvmlDeviceGetTemperature", handle, 0),
-        "clock": told("nvmlDeviceGetClockInfo", handle, 1),
-        "clock_max": told("nvmlDeviceGetMaxClockInfo", handle, 1),
-        "memory_clock": told("nvmlDeviceGetClockInfo", handle, 2),
-        "ecc": [told("nvmlDeviceGetTotalEccErrors", handle, kind, counter) for kind in (0, 1) for counter in (0, 1)],
-        "histogram": rows if isinstance(rows, dict) else [rows.max, rows.high, rows.partial, rows.low, rows.none],
-        "recovery": field if isinstance(field, dict) else [field[0].nvmlReturn, field[0].value.uiVal],
-        "links": [told("nvmlDeviceGetNvLinkState", handle, link) for link in range(3)],
-        "holders": held if isinstance(held, dict) else [[one.pid, one.usedGpuMemory] for one in held],
-        "graphics": told("nvmlDeviceGetGraphicsRunningProcesses", handle),
+        "busIdLegacy": f"{domain:04X}:{bus:02X}:{slot:02X}.0",
+        "domain": domain,
+        "bus": bus,
+        "device": slot,
+        "pciDeviceId": device,
+        "pciSubSystemId": subsystem,
+        "busId": f"{domain:08X}:{bus:02X}:{slot:02X}.0",
     }
 
-def main():
-    answer = {"before": told("nvmlDeviceGetCount")}
-    answer["init"] = told("nvmlInit")
-    if answer["init"] is None:
-        system = ("DriverVersion", "NVMLVersion", "CudaDriverVersion")
-        answer["system"] = [told("nvmlSystemGet" + one) for one in system]
-        answer["count"] = told("nvmlDeviceGetCount")
-        handles = [told("nvmlDeviceGetHandleByIndex", index) for index in range(answer["count"])]
-        answer["gpus"] = [one if isinstance(one, dict) else of(one) for one in handles]
-        good = [one for one in handles if not isinstance(one, dict)]
-        answer["again"] = [
-            [told("nvmlDeviceGetIndex", told("nvmlDeviceGetHandleByUUID", told("nvmlDeviceGetUUID", one))),
-             told("nvmlDeviceGetIndex", told("nvmlDeviceGetHandleByPciBusId", told("nvmlDeviceGetPciInfo", one).busId))]
-            for one in good
-        ]
-        answer["nobody"] = told("nvmlDeviceGetHandleByPciBusId", "0000:01:00.0")
-        if len(good) > 1:
-            pair = good[:2]
-            answer["peers"] = [
-                told("nvmlDeviceGetP2PStatus", *pair, 2), told("nvmlDeviceGetTopologyCommonAncestor", *pair)
-            ]
-        told("nvmlShutdown")
-    answer["after"] = told("nvmlDeviceGetCount")
-    print(json.dumps(answer))
 
-main()
-"""
-
-
-def read(state: State, library: Path, *, program: str = READER, seconds: float = 20) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **state.env(library)},
-        stdout=subprocess.PIPE,
-        timeout=seconds,
-        check=True,
-    )
-    return json.loads(done.stdout)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State(tmp_path / "state", 4)
-
-
-def expected(one: dict[str, Any], index: int) -> dict[str, Any]:
-    """What the calls tell of a healthy GPU with this state."""
-    total, used = one["memory"]["total"], one["memory"]["used"] + sum(held["memory"] for held in one["processes"])
-    domain, bus, device = one["pci"].removesuffix(".0").split(":")
-    ecc, rows, pcie = one["ecc"], one["rows"], one["pcie"]
+def expected(one: dict[str, Any], index: int, first: dict[str, Any]) -> dict[str, Any]:
+    """What the calls tell of a GPU with this state; `first` is the GPU that it is paired with."""
+    ecc, pcie, rows, links = one["ecc"], one["pcie"], one["rows"], one["links"]
     return {
         "UUID": one["uuid"],
         "Serial": one["serial"],
@@ -118,227 +118,222 @@ def expected(one: dict[str, Any], index: int) -> dict[str, Any]:
         "VbiosVersion": one["vbios"],
         "MinorNumber": one["minor"],
         "Index": index,
+        "Brand": one["brand"],
+        "Architecture": one["architecture"],
+        "NumaNodeId": one["numa"],
+        "PciInfo": pci(one["pci"], one.get("pci_device_id", 0x233010DE), one.get("pci_subsystem_id", 0x16C110DE)),
+        "UtilizationRates": {"gpu": one["util"], "memory": one.get("util_memory", 0)},
         "PowerUsage": one["power"],
         "EnforcedPowerLimit": one["power_limit"],
+        "PowerManagementLimit": one.get("power_limit_set", one["power_limit"]),
+        "Temperature": one["temperature"],
+        "TemperatureV": one["temperature"],
+        **{f"TemperatureThreshold {kind}": one["thresholds"][name] for kind, name in enumerate(THRESHOLDS)},
+        **{f"ClockInfo {kind}": one["memory_clock" if kind == 2 else "clock"] for kind in range(4)},
+        **{f"MaxClockInfo {kind}": one["memory_clock_max" if kind == 2 else "clock_max"] for kind in range(4)},
         "CurrentClocksEventReasons": one["throttle"],
         "CurrentClocksThrottleReasons": one["throttle"],
-        "EccMode": [ecc["mode"]] * 2,
+        "PersistenceMode": int(one["persistence"]),
+        "MigMode": [int(one["mig"]), int(one.get("mig_pending", one["mig"]))],
+        "ComputeMode": one["compute_mode"],
+        "EccMode": [ecc["mode"], ecc.get("mode_pending", ecc["mode"])],
+        **of_ecc(ecc),
         "RemappedRows": [rows["correctable"], rows["uncorrectable"], int(rows["pending"]), int(rows["failed"])],
+        "RowRemapperHistogram": dict(zip(("max", "high", "partial", "low", "none"), rows["histogram"], strict=True)),
+        **of_retired(one.get("retired")),
         "CurrPcieLinkGeneration": pcie["generation"],
         "MaxPcieLinkGeneration": pcie["generation_max"],
         "CurrPcieLinkWidth": pcie["width"],
         "MaxPcieLinkWidth": pcie["width_max"],
-        "PersistenceMode": int(one["persistence"]),
-        "MigMode": [int(one["mig"])] * 2,
-        "ComputeMode": one["compute_mode"],
-        "util": one["util"],
-        "memory": [total, used, total - used],
-        "older": [total, used, total - used],
-        "pci": f"{int(domain, 16):08X}:{bus.upper()}:{device.upper()}.0",
-        "temperature": one["temperature"],
-        "clock": one["clock"],
-        "clock_max": one["clock_max"],
-        "memory_clock": one["memory_clock"],
-        "ecc": [ecc["corrected"], ecc["corrected_aggregate"], ecc["uncorrected"], ecc["uncorrected_aggregate"]],
-        "histogram": rows["histogram"],
-        "recovery": [0, one["recovery"]],
-        "links": [int(up) for up in one["links"][:3]],
-        "holders": [[held["pid"], held["memory"]] for held in one["processes"]],
-        "graphics": [],
+        "PcieReplayCounter": pcie["replays"],
+        **{f"NvLinkState {link}": int(links[link]) if link < len(links) else NONE for link in range(4)},
+        **of_nvlink(one["nvlink"]),
+        "P2PStatus": 0 if one["island"] == first["island"] else 5,
+        "TopologyCommonAncestor": 40 if one["numa"] == first["numa"] else 50,
+        **of_fabric(one["fabric"]),
+        **of_memory(one),
+        "FieldValues": of_fields(one),
     }
 
 
-ANOTHER: dict[str, Any] = {
-    "driver": "580.65.06",
-    "library": "580.65.06",
-    "cuda": 13000,
-    **{
-        f"gpus.1.{key}": value
-        for key, value in {
-            "uuid": "GPU-ffffffff-1111-2222-3333-444444444444",
-            "serial": "9999999999999",
-            "name": "NVIDIA A100-SXM4-80GB",
-            "part_number": "692-2G506-0200-003",
-            "vbios": "92.00.45.00.03",
-            "minor": 7,
-            "pci": "0001:c1:00.0",
-            "memory": {"total": 40 * GIB, "used": GIB},
-            "util": 97,
-            "power": 401_250,
-            "power_limit": 400_000,
-            "temperature": 83,
-            "clock": 1410,
-            "clock_max": 1411,
-            "memory_clock": 1593,
-            "throttle": 0x48,
-            "ecc": {
-                "mode": 0,
-                "corrected": 1,
-                "corrected_aggregate": 2,
-                "uncorrected": 3,
-                "uncorrected_aggregate": 5_000_000_000,
-            },
-            "rows": {
-                "correctable": 2,
-                "uncorrectable": 1,
-                "pending": True,
-                "failed": True,
-                "histogram": [6, 5, 4, 3, 2],
-            },
-            "pcie": {"generation": 1, "generation_max": 4, "width": 8, "width_max": 16},
-            "links": [True, False, True],
-            "recovery": 4,
-            "persistence": False,
-            "mig": True,
-            "compute_mode": 3,
-            "processes": [{"pid": 11, "memory": 2 * GIB}, {"pid": 12, "memory": 3}],
-        }.items()
-    },
-}
+def of_ecc(ecc: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"L2": NONE}
+    for error, kind in enumerate(("corrected", "uncorrected")):
+        for counter, life in enumerate(("", "_aggregate")):
+            total, sram = ecc[kind + life], ecc.get("sram", {}).get(kind + life, 0)
+            told[f"TotalEccErrors {error, counter}"] = total
+            told[f"Dram {error, counter}"] = total - sram
+            told[f"Sram {error, counter}"] = sram
+    return told
+
+
+def of_retired(retired: dict[str, Any] | None) -> dict[str, Any]:
+    if retired is None:
+        names = ("RetiredPages 0", "RetiredPages 1", "RetiredPages_v2 0", "RetiredPages_v2 1")
+        return dict.fromkeys(("RetiredPagesPendingStatus", *names), NONE)
+    told: dict[str, Any] = {"RetiredPagesPendingStatus": int(retired["pending"])}
+    for cause, key in enumerate(("single", "double")):
+        told[f"RetiredPages {cause}"] = [one["address"] for one in retired[key]]
+        told[f"RetiredPages_v2 {cause}"] = [
+            {"address": one["address"], "timestamp": one["time"]} for one in retired[key]
+        ]
+    return told
+
+
+def of_nvlink(nvlink: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for link in range(2):
+        told[f"NvLinkVersion {link}"] = nvlink["version"]
+        told[f"NvLinkRemotePciInfo {link}"] = pci(nvlink["remote"][link])
+        for counter, name in enumerate(COUNTERS):
+            told[f"NvLinkErrorCounter {link} {counter}"] = nvlink["errors"].get(str(link), {}).get(name, 0)
+    return told
+
+
+def of_fabric(fabric: dict[str, Any]) -> dict[str, Any]:
+    first = {
+        "clusterUuid": fabric["cluster"].replace("-", "") or "0" * 32,
+        "status": fabric["status"],
+        "cliqueId": fabric["clique"],
+        "state": fabric["state"],
+    }
+    second = {"version": 0x02000024, **first, "healthMask": fabric["health"]}
+    third = {**second, "version": 0x03000028, "healthSummary": fabric["health_summary"]}
+    return {"GpuFabricInfo": first, "GpuFabricInfoV 2": second, "GpuFabricInfoV 3": third}
+
+
+def of_memory(one: dict[str, Any]) -> dict[str, Any]:
+    total, reserved = one["memory"]["total"], one["memory"].get("reserved", 0)
+    used = one["memory"]["used"] + sum(held.get("memory", 0) for held in one["processes"])
+    free = total - reserved - used
+    holders = [[[held["pid"], held.get("memory")], held.get("graphics", False)] for held in one["processes"]]
+    return {
+        "MemoryInfo": {"total": total, "free": free, "used": used + reserved},
+        "MemoryInfo_v2": {"version": 0x02000028, "total": total, "reserved": reserved, "free": free, "used": used},
+        "ComputeRunningProcesses": [held for held, graphics in holders if not graphics],
+        "GraphicsRunningProcesses": [held for held, graphics in holders if graphics],
+    }
+
+
+def of_fields(one: dict[str, Any]) -> list[Any]:
+    ecc, rows, errors = one["ecc"], one["rows"], one["nvlink"]["errors"]
+    totals = [ecc[kind + life] for life in ("", "_aggregate") for kind in ("corrected", "uncorrected")]
+    srams = [
+        ecc.get("sram", {}).get(kind + life, 0) for life in ("", "_aggregate") for kind in ("corrected", "uncorrected")
+    ]
+
+    def on(link: int, name: str) -> int:
+        return int(errors.get(str(link), {}).get(name, 0))
+
+    def in_all(name: str) -> int:
+        return sum(on(link, name) for link in range(18))
+
+    seventh = 0 if len(one["links"]) > 6 else NONE
+    return [
+        *(ecc["mode"], ecc.get("mode_pending", ecc["mode"]), *totals),
+        *(total - sram for total, sram in zip(totals, srams, strict=True)),
+        *(in_all(name) for name in ("crc_flit", "crc_data", "replay", "recovery")),
+        *(one["memory_temperature"], len(one["links"]), one["pcie"]["replays"]),
+        *(rows["correctable"], rows["uncorrectable"], int(rows["pending"]), int(rows["failed"])),
+        *(in_all("ecc_data"), one["nvlink"]["version"], one["power"], one["power"], one["recovery"]),
+        *(on(0, name) for name in ("crc_flit", "crc_data", "replay", "recovery")),
+        *(seventh, on(0, "ecc_data")),
+        *(on(1, "replay"), on(1, "recovery"), on(1, "crc_flit") + on(1, "crc_data")),
+        *(int(one["links"][1]), int(one["links"][0])),
+    ]
 
 
 @pytest.mark.parametrize("changes", [{}, ANOTHER], ids=["preset", "another"])
-def test_each_call_tells_what_stands_in_the_state(state: State, library: Path, changes: dict[str, Any]) -> None:
-    state.change(changes)
-    there, told = state.read(), read(state, library)
+def test_each_call_tells_what_stands_in_the_state(driver: Driver, changes: dict[str, Any]) -> None:
+    driver.state.change(changes)
+    there, told = driver.state.read(), driver.read()
     assert told["init"] is None
-    assert told["system"] == [there["driver"], f"12.{there['library']}", there["cuda"]]
+    version = f"{there['cuda'] // 1000}.{there['library']}"
+    assert told["system"] == [there["driver"], version, there["cuda"], there["cuda"]]
     assert told["count"] == 4
-    assert told["gpus"] == [expected(one, index) for index, one in enumerate(there["gpus"])]
-    assert told["again"] == [[index, index] for index in range(4)]
-    assert told["nobody"] == {"error": 6}
-    assert told["peers"] == [0, 10]
+    for index, one in enumerate(there["gpus"]):
+        assert told["gpus"][index] == expected(one, index, there["gpus"][0])
+    assert told["again"] == [[index] * 3 for index in range(4)]
+    assert told["nobody"] == [{"error": 6}] * 3 + [{"error": 2}] * 2
+    assert told["shutdown"] is None
 
 
-def test_before_and_after_the_initialisation_nothing_is_told(state: State, library: Path) -> None:
-    told = read(state, library)
-    assert told["before"] == told["after"] == {"error": 1}
+def test_the_two_states_differ_in_every_value(driver: Driver) -> None:
+    """Else a call that always tells the same would pass."""
+    preset = driver.state.read()["gpus"][1]
+    one, other = expected(preset, 1, preset), expected({**preset, **OTHER}, 1, preset)
+    # Fixed by the hardware, or by where the card stands.
+    same = {"Index", "L2", "NvLinkState 0", "NvLinkState 2", "MaxPcieLinkWidth"}
+    same |= {f"NvLinkErrorCounter 0 {counter}" for counter in (0, 1, 3, 4)}
+    assert {name for name in one if one[name] == other[name]} == same
 
 
-def test_a_missing_gpu_shifts_the_indices_behind_it(state: State, library: Path) -> None:
-    state.set("gpus.1.missing", True)
-    told = read(state, library)
-    assert told["count"] == 3
-    assert [one["MinorNumber"] for one in told["gpus"]] == [0, 2, 3]
-    assert [one["Index"] for one in told["gpus"]] == [0, 1, 2]
+def test_every_function_of_the_library_is_read_by_these_tests(driver: Driver) -> None:
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", driver.library / SONAME], stdout=subprocess.PIPE, check=True, text=True
+    ).stdout.split()[2::3]
+    assert set(driver.read()["called"]) == CALLS
+    assert set(symbols) == CALLS | {"nvmlErrorString", "nvmlInit", "nvmlInit_v2"}
 
 
-def test_a_lost_gpu_is_counted_and_gives_no_handle(state: State, library: Path) -> None:
-    state.set("gpus.2.lost", True)
-    told = read(state, library)
-    assert told["count"] == 4
-    assert told["gpus"][2] == {"error": 15}
+def test_what_the_state_leaves_out_is_not_supported(driver: Driver) -> None:
+    gone = ("ecc", "rows", "recovery", "nvlink", "fabric", "numa", "thresholds", "throttle", "memory_temperature")
+    driver.state.change({**{f"gpus.0.{key}": None for key in gone}, "gpus.0.links": [], "gpus.0.pcie": {}})
+    told = driver.read()["gpus"][0]
+    well = ("UUID", "Name", "Temperature", "MemoryInfo", "PowerUsage")
+    assert all(told[name] != NONE for name in well)
+    prefixes = ("Ecc", "TotalEcc", "Dram", "Sram", "Remapped", "RowRemapper", "NvLink", "GpuFabric", "Numa")
+    prefixes += ("TemperatureThreshold", "CurrentClocks", "CurrPcie", "MaxPcie", "PcieReplay", "RetiredPages")
+    assert {str(told[name]) for name in told if name.startswith(prefixes)} == {str(NONE)}
+    # What is left is the number of links, and the power twice.
+    assert [value for value in told["FieldValues"] if value != NONE] == [0, 70_000, 70_000]
 
 
-def test_one_call_of_one_gpu_can_fail_with_any_code(state: State, library: Path) -> None:
-    state.set("gpus.3.errors.nvmlDeviceGetPowerUsage", 999)
-    told = read(state, library)
-    assert told["gpus"][3]["PowerUsage"] == {"error": 999}
-    assert told["gpus"][2]["PowerUsage"] == 70_000
+def test_without_ecc_there_are_no_counters(driver: Driver) -> None:
+    driver.state.set("gpus.0.ecc.mode", 0)
+    told = driver.read()["gpus"][0]
+    assert told["EccMode"] == [0, 0]
+    assert [told[f"TotalEccErrors {one}"] for one in ((0, 0), (0, 1), (1, 0), (1, 1))] == [NONE] * 4
 
 
-def test_what_the_state_leaves_out_is_not_supported(state: State, library: Path) -> None:
-    state.change({"gpus.0.ecc": None, "gpus.0.rows": None, "gpus.0.links": [], "gpus.0.recovery": None})
-    told = read(state, library)["gpus"][0]
-    assert told["RemappedRows"] == told["histogram"] == told["EccMode"] == {"error": 3}
-    assert told["ecc"] == [{"error": 3}] * 4
-    assert told["links"] == [{"error": 3}] * 3
-    assert told["recovery"][0] == 3
+def test_two_gpus_below_one_switch_are_nearest(driver: Driver) -> None:
+    driver.state.change({"gpus.0.pcie.switch": 1, "gpus.3.pcie.switch": 1})
+    told = driver.read()["gpus"]
+    assert [one["TopologyCommonAncestor"] for one in told[1:]] == [40, 50, 10]
 
 
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [({"init": 9}, 9), ({"library": "580.1"}, 18), ({"calls.nvmlInitWithFlags.error": 999}, 999)],
-    ids=["no driver", "mismatch", "unknown"],
-)
-def test_the_initialisation_can_fail(state: State, library: Path, changes: dict[str, Any], code: int) -> None:
-    state.change(changes)
-    assert read(state, library)["init"] == {"error": code}
+def claim(driver: Driver, pid: int, *lines: str) -> None:
+    driver.state.claims.mkdir(exist_ok=True)
+    (driver.state.claims / str(pid)).write_text("".join(f"{line}\n" for line in lines))
 
 
-def test_without_a_state_there_is_no_driver(state: State, library: Path) -> None:
-    state.path.unlink()
-    assert read(state, library)["init"] == {"error": 9}
+def test_the_claims_of_living_processes_count_as_memory(driver: Driver) -> None:
+    first, _, third, _ = (one["uuid"] for one in driver.state.read()["gpus"])
+    me = os.getpid()
+    claim(driver, me, f"{third} {5 * GIB}", "rubbish", f"{third} {GIB}", f"{first} 7")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    claim(driver, gone.pid, f"{third} {GIB}")
+    told = driver.read()["gpus"]
+    assert told[2]["ComputeRunningProcesses"] == [[me, 6 * GIB]]
+    assert told[2]["MemoryInfo_v2"]["used"] == 6 * GIB
+    assert told[0]["ComputeRunningProcesses"] == [[me, 7]]
+    assert told[1]["ComputeRunningProcesses"] == told[2]["GraphicsRunningProcesses"] == []
 
 
-def test_the_claims_of_living_processes_count_as_memory(state: State, library: Path) -> None:
-    uuid = state.read()["gpus"][2]["uuid"]
-    state.claims.mkdir()
-    (state.claims / str(os.getpid())).write_text(f"{uuid} {5 * GIB}\n")
-    gone = subprocess.run(["sh", "-c", "echo $$"], stdout=subprocess.PIPE, check=True).stdout.decode().strip()
-    (state.claims / gone).write_text(f"{uuid} {GIB}\n")
-    told = read(state, library)["gpus"]
-    assert told[2]["holders"] == [[os.getpid(), 5 * GIB]]
-    assert told[2]["memory"][1] == 5 * GIB
-    assert told[1]["holders"] == []
+def test_a_claim_of_a_process_that_ended_is_not_that_of_the_next_with_its_pid(driver: Driver) -> None:
+    uuid, me = driver.state.read()["gpus"][0]["uuid"], os.getpid()
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    claim(driver, me, f"start {started}", f"{uuid} 5")
+    assert driver.read()["gpus"][0]["ComputeRunningProcesses"] == [[me, 5]]
+    claim(driver, me, f"start {int(started) - 1}", f"{uuid} 5")
+    assert driver.read()["gpus"][0]["ComputeRunningProcesses"] == []
 
 
-def test_a_call_can_be_slow(state: State, library: Path) -> None:
-    state.set("calls.nvmlSystemGetDriverVersion.slow_ms", 300)
-    program = (
-        "import pynvml as n, time, json; n.nvmlInit(); at = time.monotonic(); n.nvmlSystemGetDriverVersion();"
-        "print(json.dumps(time.monotonic() - at))"
-    )
-    assert read(state, library, program=program) >= 0.3
-
-
-def stuck(state: State, library: Path, comes: str) -> subprocess.Popen[bytes]:
-    """A process in a call that does not return, once its state letter is as wanted."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import pynvml as n; n.nvmlInit(); n.nvmlDeviceGetCount(); print('back')"],
-        env={**os.environ, **state.env(library)},
-        stdout=subprocess.PIPE,
-    )
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != comes:
-        assert process.poll() is None
-    return process
-
-
-def test_a_call_that_sits_in_d_state_is_deaf_to_sigterm_and_goes_on_after_a_write(state: State, library: Path) -> None:
-    fifo = state.path.parent / "fifo"
-    os.mkfifo(fifo)
-    state.set("calls.nvmlDeviceGetCount_v2.d_state", str(fifo))
-    process = stuck(state, library, "D")
-    process.terminate()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.3)
-    os.close(os.open(fifo, os.O_WRONLY))
-    process.communicate(timeout=10)
-    assert process.returncode == -15
-
-
-def test_a_call_that_never_returns_ends_with_the_state_or_the_process(state: State, library: Path) -> None:
-    state.set("calls.nvmlDeviceGetCount_v2.hang", True)
-    process = stuck(state, library, "S")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=0.3)
-    state.set("calls", {})
-    assert process.communicate(timeout=10)[0] == b"back\n"
-
-
-NAMES = st.sampled_from(["gpus", "uuid", "calls", "memory", "0", "total", "pci", "links"])
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300) | st.sampled_from(["0000:17:00.0"]),
-    lambda below: st.lists(below, max_size=5) | st.dictionaries(NAMES | st.text(max_size=120), below, max_size=5),
-    max_leaves=30,
-)
-WITHOUT_FLOW = "import pynvml as n\ntry:\n n.nvmlInit(); n.nvmlDeviceGetCount()\nexcept n.NVMLError: pass\nprint(1)"
-
-
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(data=st.binary(max_size=400) | VALUES.map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_in_the_state_are_survived(state: State, library: Path, data: bytes) -> None:
-    state.path.write_bytes(data)
-    assert read(state, library, program=WITHOUT_FLOW) == 1
-
-
-def test_the_command_changes_and_shows_a_state(tmp_path: Path) -> None:
-    place = tmp_path / "state"
-    tool = [sys.executable, str(Path(__file__).parents[2] / "fakenvml"), str(place)]
-    subprocess.run([*tool, "preset", "8"], check=True)
-    subprocess.run([*tool, "set", "gpus.2.lost=true", "driver=1.2.3"], check=True)
-    shown = json.loads(subprocess.run([*tool, "show"], stdout=subprocess.PIPE, check=True).stdout)
-    assert len(shown["gpus"]) == 8
-    assert shown["gpus"][2]["lost"] is True
-    assert shown["driver"] == "1.2.3"
-    assert subprocess.run([*tool, "explode"], stderr=subprocess.PIPE, check=False).returncode == 2
+def test_a_zombie_holds_nothing(driver: Driver) -> None:
+    uuid = driver.state.read()["gpus"][0]["uuid"]
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    claim(driver, zombie.pid, f"{uuid} 5")
+    assert driver.read()["gpus"][0]["ComputeRunningProcesses"] == []
+    zombie.wait()
