@@ -120,7 +120,7 @@ def test_a_card_whose_memory_the_service_still_holds_is_not_condemned(site: Livi
 
 
 def test_the_card_on_which_a_call_never_returns_is_named(site: Living, cuda: Path) -> None:
-    site.patience = timedelta(seconds=1)
+    site.patience = timedelta(seconds=4)
     with pytest.raises(_preflight.Silent, match=r"the trial with CUDA on 0000:65:00\.0: the driver gives no answer"):
         _preflight.trial(site, CARDS, env(cuda, FAKECUDA_HANG="cuLaunchKernel@2"))
 
