@@ -11,7 +11,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bandog import Incident
@@ -132,6 +133,12 @@ class World:
         for name in self.systemd.units:
             self.systemd.crash(name)
             self.systemd.boot(name)
+
+    def later(self, by: timedelta) -> None:
+        """Let time pass in this boot. The agent must be down."""
+        assert self._process is None
+        self.clock = replace(self.clock, began=self.clock.began - by.total_seconds() / self.clock.rate)
+        self._boot_files()
 
     # --- the agent ---------------------------------------------------------------------------------
 
