@@ -10,7 +10,7 @@ help: ## list the targets
 setup: ## install what is needed (Debian packages, .venv from the lock); leaves .venv/bin/bandog
 	@packaging/setup
 
-demo: setup ## the real daemon against a simulated host, half a minute (STORY=...)
+demo: setup ## the real daemon against a simulated host, a minute at most (STORY=xid|dying-gpu)
 	@.venv/bin/python tests/demo $(STORY)
 
 test: setup ## every test that needs no virtual machine, the linters included

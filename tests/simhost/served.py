@@ -12,8 +12,8 @@ from .units import SimulatedSystemd, Unit
 from .vllm import Client, command
 
 SERVICE = """\
-service: {name}
-unit: {name}.service
+service: qwen
+unit: {unit}
 gpus: all
 start: {{settle: 1s, timeout: 10m}}
 ready: {{http: "{url}/health"}}
@@ -35,12 +35,12 @@ class Served(Client):
     `load` is how long the model loads, in seconds. `build` is where the driver library is compiled.
     """
 
-    def __init__(self, root: Path, *, build: Path, name: str = "qwen", load: float = 0.2) -> None:
+    def __init__(self, root: Path, *, build: Path, unit: str = "qwen.service", load: float = 0.2) -> None:
         super().__init__(free_port())
         root.mkdir(parents=True, exist_ok=True)
         self.cards = fakenvml.State(root / "state", 4)
-        self.name, self.unit = name, f"{name}.service"
-        self.service_file = SERVICE.format(name=name, url=self.url)
+        self.unit = unit
+        self.service_file = SERVICE.format(unit=unit, url=self.url)
         library = fakenvml.build(build)
         environment = ", ".join(f'{key}: "{value}"' for key, value in self.cards.env(library).items())
         self.plugins = PLUGINS.format(environment=f"{{{environment}}}")
