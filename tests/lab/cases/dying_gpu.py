@@ -1,10 +1,14 @@
-"""A card dies slowly under a real unit: restarted first, relaunched without the card at the second fault."""
+"""A card dies slowly under a real unit: noted, restarted at the first fault, relaunched without the card at the next.
+
+Who waits between two lines of the driver lets more than five seconds pass: nearer ones are one event to the history.
+"""
 
 from __future__ import annotations
 
 import json
 
-from ..gpus import ENVIRONMENT, FAKEVLLM, STATE, gpus, put_gpus
+from ..fleet import await_post, posts
+from ..gpus import ENVIRONMENT, FAKEVLLM, PLACE, STATE, gpus, put_gpus, set_gpus
 from ..lab import PORT, Lab
 from ..machine import Machine, wait_until
 from ..scenario import scenario
@@ -45,10 +49,12 @@ steps:
 MORE = f"plugins: {{gpu: {{environment: {ENVIRONMENT}}}, relaunch: {{environment: {ENVIRONMENT}}}}}\n"
 
 
-def begin(lab: Lab, mode: str) -> None:
-    """Four GPUs, and one server on all of them."""
+def begin(lab: Lab, mode: str, *, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+    """Four GPUs, which the driver counts in this order of their addresses, and one server on all of them."""
     vm = lab.machine
     put_gpus(vm)
+    state = json.loads(vm.ssh(f"cat {STATE}"))
+    vm.put(json.dumps({**state, "gpus": [state["gpus"][place] for place in order]}), STATE)
     lab.reset(mode=mode, more=MORE, policies={"10-lab": POLICY}, services=(), start=False)
     vm.put(SERVICE, "/etc/bandog/services.d/qwen.yaml")
     vm.put(UNIT_TEXT, f"/run/systemd/system/{UNIT}")
@@ -64,14 +70,34 @@ def fault(lab: Lab) -> None:
     lab.machine.kernel_line(f"NVRM: Xid (PCI:{THIRD[:-2]}): 94, pid={pid}, name=python3, Contained: SM (0x1)")
 
 
+def row_remapped(lab: Lab, row: int) -> None:
+    """The third card replaces a row of its memory."""
+    line = f"63, Row Remapper: New row (0x{row:016x}) marked for remapping, reset gpu to activate."
+    lab.machine.kernel_line(f"NVRM: Xid (PCI:{THIRD[:-2]}): {line}")
+
+
 def held(vm: Machine) -> set[str]:
-    """Return the UUIDs that processes hold."""
-    return {line.split()[0] for line in vm.ssh("cat /run/fakegpu/claims/* 2>/dev/null; true").splitlines()}
+    """Return the UUIDs that living processes hold."""
+    claims = f"cd {PLACE}/claims && for pid in [0-9]*; do test -d /proc/$pid && cat $pid; done; true"
+    return {line.split()[0] for line in vm.ssh(claims).splitlines()}
 
 
 def uuids(vm: Machine) -> list[str]:
     """Return the UUIDs of all GPUs, in the order of their addresses."""
-    return [one["uuid"] for one in json.loads(vm.ssh(f"cat {STATE}"))["gpus"]]
+    return [one["uuid"] for one in sorted(json.loads(vm.ssh(f"cat {STATE}"))["gpus"], key=lambda one: one["pci"])]
+
+
+def environment(vm: Machine) -> str:
+    """Return what a relaunch has put in force for the unit, printed too; "" where nothing is."""
+    text = vm.ssh(f"grep -v '^#' /run/bandog/env/{UNIT}.env", check=False)
+    print("       " + (text or "no environment of bandog's").replace("\n", "\n       ").rstrip())
+    return text
+
+
+def override(lab: Lab) -> str:
+    """Return what the status says of a relaunch that is in force, "" where none is."""
+    [line] = lab.status()["services"]
+    return str(line.get("override", ""))
 
 
 @scenario("a second Xid 94 on a card: relaunched on two of four GPUs without it, proved by what its workers hold")
@@ -81,6 +107,11 @@ def dying_gpu(lab: Lab) -> None:
     third = uuids(vm)[2]
     assert held(vm) == set(uuids(vm))
     mark = lab.mark()
+    for row in range(3):
+        row_remapped(lab, row)
+        vm.ssh("sleep 6")
+    wait_until("three rows are on record", 30, lambda: gpus(lab)[THIRD]["history"].startswith("3 Xid 63 since"))
+    assert lab.jobs(mark, UNIT) == []
     fault(lab)
     lab.await_mail("proved: restart", 180)
     assert held(vm) == set(uuids(vm))
@@ -89,11 +120,20 @@ def dying_gpu(lab: Lab) -> None:
     shown = lab.show(lab.await_incident("lab-dying")["id"])
     assert steps_of(shown) == [("evidence", "proved"), ("restart", "proved"), ("relaunch", "proved")], shown["requests"]
     assert lab.jobs(mark, UNIT) == [("restart", UNIT)] * 2
-    print("       " + vm.ssh(f"grep -v '^#' /run/bandog/env/{UNIT}.env").replace("\n", "\n       ").rstrip())
+    assert 'TP_SIZE="2"' in environment(vm)
     assert len(held(vm)) == 2
     assert third not in held(vm)
     assert not gpus(lab)[THIRD]["usable"]
-    lab.await_mail("1650000000002", 10)  # the serial number, for the replacement
+    assert "without e5:00.0" in override(lab)
+    await_post(lab, "proved: relaunch")
+    [told] = posts(lab, "proved: relaunch")
+    for words in (
+        "serial 1650000000002, part number 692-2G520-0200-000",
+        "slot 0000:e5:00.0",
+        "History: 3 Xid 63 since",
+    ):
+        assert words in told, told  # what the manufacturer asks for
+    assert ", 2 Xid 94 since" in told, told
     environ = vm.ssh(f"tr '\\0' '\\n' < /proc/{lab.main_pid(UNIT)}/environ").splitlines()
     assert "NAME=two 'of' \"four\"" in environ, environ
     # systemd alone starts it again, and the card stays out
@@ -106,6 +146,22 @@ def dying_gpu(lab: Lab) -> None:
     wait_until("the card is known again", 90, lambda: THIRD in gpus(lab) and gpus(lab)[THIRD]["present"])
     assert gpus(lab)[THIRD]["exclusion"]["state"] == "out", gpus(lab)[THIRD]
     assert not gpus(lab)[THIRD]["usable"]
+    assert "kept out since" in lab.bandog("status")
+    assert environment(vm) == ""
+    assert override(lab) == ""
+
+
+@scenario("a card is missing, and the driver counts in an order of its own: the service comes back on the right cards")
+def missing_card(lab: Lab) -> None:
+    vm = lab.machine
+    begin(lab, "enforce", order=(3, 2, 0, 1))
+    mark = lab.mark()
+    set_gpus(vm, gpus__2__missing=True)  # the first by address: every number behind it shifts
+    lab.await_mail("proved: relaunch", 240)
+    assert held(vm) == set(uuids(vm)[1:3])
+    assert 'CUDA_VISIBLE_DEVICES="0,1"' in environment(vm)
+    # systemd makes a start of the restart of a unit that is down
+    assert lab.jobs(mark, UNIT) in ([("restart", UNIT)], [("start", UNIT)])
 
 
 @scenario(
