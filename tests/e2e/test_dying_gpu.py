@@ -87,8 +87,12 @@ class Host:
         return [(one.request.action, one.state) for one in self.world.requests() if one.request.incident in numbers]
 
     def until_step(self, policy: str, action: str, state: StepState = StepState.PROVED, times: int = 1) -> None:
-        """Wait until as many steps have ended so."""
-        self.world.until(lambda: self.steps(policy).count((action, state)) == times, 40, alive=True)
+        """Wait until as many steps have ended so; AssertionError with how each has ended if they do not."""
+        try:
+            self.world.until(lambda: self.steps(policy).count((action, state)) == times, 40, alive=True)
+        except AssertionError as error:
+            ends = "\n".join(f"{one.request.id} {one.request.action}: {one.why}" for one in self.world.requests())
+            raise AssertionError(f"{error}\n{ends}") from None
 
     def told_of(self, words: str) -> list[str]:
         """Return the messages with these words, awaited."""
