@@ -26,6 +26,7 @@ COMMANDS = {
     "ack": ("operate", "ack"),
     "rearm": ("operate", "rearm"),
     "doctor": ("doctor", "doctor"),
+    "adopt": ("adopt", "adopt"),
     "services": ("services", "services"),
     "gpu": ("gpu", "gpu"),
     "plugins": ("plugins", "plugins"),

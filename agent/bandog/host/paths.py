@@ -19,6 +19,10 @@ class Paths:
         """Return the absolute `path` below the root."""
         return self.root / path.lstrip("/")
 
+    def named(self, place: Path) -> str:
+        """Return how the host itself names `place`: without the root where that is above it."""
+        return f"/{place.relative_to(self.root)}" if place.is_relative_to(self.root) else str(place)
+
     @property
     def proc(self) -> Path:
         """procfs."""
