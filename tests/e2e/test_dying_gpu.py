@@ -92,7 +92,7 @@ class Host:
             self.world.until(lambda: self.steps(policy).count((action, state)) == times, 40, alive=True)
         except AssertionError as error:
             ends = "\n".join(f"{one.request.id} {one.request.action}: {one.why}" for one in self.world.requests())
-            raise AssertionError(f"{error}\n{ends}") from None
+            raise AssertionError(f"{error}\n{ends}\n{self.served.log[-4000:]}") from None
 
     def told_of(self, words: str) -> list[str]:
         """Return the messages with these words, awaited."""

@@ -40,6 +40,7 @@ class Served(Client):
         root.mkdir(parents=True, exist_ok=True)
         self.cards = fakenvml.State(root / "state", 4)
         self.unit = unit
+        self._log = root / "server.log"
         self.service_file = SERVICE.format(unit=unit, url=self.url)
         library = fakenvml.build(build)
         environment = ", ".join(f'{key}: "{value}"' for key, value in self.cards.env(library).items())
@@ -59,10 +60,16 @@ class Served(Client):
             argv=command(self.port, "--tensor-parallel-size", "${TP_SIZE}"),
             environment=self._environment,
             environment_file=overrides.path_of(run, self.unit),
+            log=self._log,
         )
         systemd.units[self.unit] = unit
         systemd.boot(self.unit)
         self.until(lambda: self.status("/health") == 200)
+
+    @property
+    def log(self) -> str:
+        """Everything that its processes printed."""
+        return self._log.read_text("utf-8", "replace")
 
     @property
     def held(self) -> set[str]:

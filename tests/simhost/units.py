@@ -27,7 +27,8 @@ def _monotonic() -> float:
 class Unit:
     """One unit: its program, and the process that runs it now, with all that it forks in a session of its own.
 
-    `environment` is that of `Environment=`; `environment_file` overrides it, and need not exist.
+    `environment` is that of `Environment=`; `environment_file` overrides it, and need not exist. What the program
+    prints is added to `log`.
     """
 
     argv: Sequence[str]
@@ -38,6 +39,7 @@ class Unit:
     stopped: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     environment_file: Path | None = None
+    log: Path = Path("/dev/null")
 
 
 class SimulatedSystemd:
@@ -56,13 +58,14 @@ class SimulatedSystemd:
         unit = self.units[name]
         _kill_rest(unit)
         given = environment_of(unit)
-        unit.process = subprocess.Popen(
-            expanded(unit.argv, given),
-            env={**os.environ, **given},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with unit.log.open("ab") as log:
+            unit.process = subprocess.Popen(
+                expanded(unit.argv, given),
+                env={**os.environ, **given},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         unit.invocation = uuid.uuid4().hex
         unit.active_enter = unit.state_change = self.seconds()
         unit.stopped = False
