@@ -111,7 +111,9 @@ class StartModel(Model):
     settle: values.Duration | None = None
     """How long to wait after it is ready before the next one starts; default 20s."""
     timeout: values.Duration | None = None
-    """How long it may take to become ready; default 30m."""
+    """How long it may take to become ready; default 30m. A start that makes progress is given up to 2 h."""
+    parallel: bool = False
+    """true: it may start at the same time as others that say so too, where they share no GPU."""
 
 
 class ReadyModel(Model):

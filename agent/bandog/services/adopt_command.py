@@ -52,7 +52,7 @@ class Command:
     """A line as it was read. `words` have their variables put in; a shell's own line is taken apart as well.
 
     `client` is docker, podman or nerdctl where the line runs a container, with `verb` run, start, compose…; `image`
-    words of a quadlet are in `words` too. `shell` is true where a shell inside the line gets it as one word.
+    words of a quadlet are in `words` too. `wrapped` is true where a shell inside the line gets it as one word.
     """
 
     line: str
@@ -60,7 +60,7 @@ class Command:
     engine: str = ""
     client: str = ""
     verb: str = ""
-    shell: bool = False
+    wrapped: bool = False
     literal: bool = False
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
@@ -182,7 +182,7 @@ def read(line: str, env: Mapping[str, str] = EMPTY, *, image: str = "") -> Comma
         engine=_engine([image, *flat] if image else flat),
         client=client,
         verb=verb,
-        shell=len(flat) != len(whole),
+        wrapped=len(flat) != len(whole),
         literal=not image and ":" in prefix[0],
         env=env,
     )

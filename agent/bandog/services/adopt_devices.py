@@ -68,7 +68,7 @@ def _of_container(command: Command, cards: Sequence[KnownGpu]) -> Devices:
             f"`{command.client} {command.verb}` brings back a container whose GPUs were fixed when it was made; "
             f"make it anew at each start by `{command.client} run --rm`",
         )
-    if command.shell:
+    if command.wrapped:
         return _blocked(as_it_is, "a shell inside its command line runs the container")
     if command.sets_devices:
         return _blocked(as_it_is, f"its command line sets {VISIBLE} inside the container")

@@ -16,9 +16,13 @@ from ..domain.model import EMPTY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How it is started: `order` among the services, `settle` after it is ready, `timeout` to ready."""
+    """How it is started: `order` among the services, `settle` after it is ready, `timeout` to ready.
+
+    `parallel`: it may start at the same time as others that are so, where they share no GPU.
+    """
 
     order: int = 100
+    parallel: bool = False
     settle: timedelta = timedelta(seconds=20)
     timeout: timedelta = timedelta(minutes=30)
 

@@ -1,35 +1,32 @@
-"""`services start`: one service after the other, each gated on readiness and a settle time.
+"""`services start`: one service after the other, each gated on what it serves, its memory and a settle time.
 
-Two models that load at once race for GPU memory and page cache, and `active` does not mean ready: a
-simple unit is active as soon as it is forked. So the next unit is started only after the one before
-it has answered, and has stayed up for its `settle`.
+Two models that load at once race for GPU memory and page cache, and `active` does not mean ready: a simple unit is
+active as soon as it is forked. So the next unit is started only after the one before has passed its gate, or has
+failed it; one that fails keeps nobody else down.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-from ..domain.model import Instant
-from ..host.site import Clock, Readiness
-from ..host.systemd_types import Systemd, SystemdError, UnitState
+from ..domain.model import EMPTY
 from .registry import Registry, Service
-
-_POLL = timedelta(seconds=2)
 
 
 class Progress(enum.Enum):
     """How one service of a start stands."""
 
     PLANNED = "planned"
-    ALREADY = "already"  # active and ready before we came
+    ALREADY = "already"  # active and serving before we came
+    WAITING = "waiting"  # for memory that another holds, or for a card that is not there yet
     STARTING = "starting"
-    READY = "ready"  # has answered; `settle` runs
+    SLOW = "slow"  # past its time, and given more because it makes progress
+    READY = "ready"  # has answered; the gate and `settle` run
     STARTED = "started"
     FAILED = "failed"
-    NOT_TRIED = "not-tried"  # an earlier one failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,125 +51,82 @@ class Started:
         return all(line.progress in (Progress.ALREADY, Progress.STARTED) for line in self.lines)
 
 
-Ask = Callable[[str], Awaitable[Readiness]]
-"""Asks a service by name whether it is ready; a `Services.ready` moved to a worker."""
 Report = Callable[[Line], None]
+One = Callable[[Service], Awaitable[Line]]
+"""Starts one service and returns the last line about it."""
 
 
-def plan(registry: Registry, names: Iterable[str] = ()) -> tuple[Service, ...]:
+def plan(registry: Registry, names: Iterable[str] = (), *, units: Collection[str] | None = None) -> tuple[Service, ...]:
     """Return the services to start, in order (`start.order`, then name); all of them without `names`.
 
-    Raises KeyError with the first name that is unknown.
+    With `units` only those of these units. Raises KeyError with the first name that is unknown.
     """
     wanted = set(names)
     for name in sorted(wanted):
         registry.get(name)
-    return tuple(service for service in registry if not wanted or service.name in wanted)
+    return tuple(
+        service
+        for service in registry
+        if (not wanted or service.name in wanted) and (units is None or service.unit in units)
+    )
 
 
 def describe(services: Sequence[Service]) -> tuple[Line, ...]:
     """Return what a start would do, for `--dry-run`."""
-    return tuple(
-        Line(
-            service=one.name,
-            unit=one.unit,
-            progress=Progress.PLANNED,
-            why=f"wait up to {one.start.timeout.total_seconds():g} s until it is ready, "
-            f"then {one.start.settle.total_seconds():g} s more",
+    lines = []
+    for place, one in enumerate(services):
+        beside = [other.name for other in services[:place] if may_stand_beside(one, other)]
+        why = (
+            f"wait up to {one.start.timeout.total_seconds():g} s until it serves, "
+            f"then {one.start.settle.total_seconds():g} s more"
         )
-        for one in services
-    )
+        if beside:
+            why += f"; beside {', '.join(beside)}"
+        lines.append(Line(service=one.name, unit=one.unit, progress=Progress.PLANNED, why=why))
+    return tuple(lines)
 
 
-async def start(services: Sequence[Service], *, systemd: Systemd, ready: Ask, clock: Clock, report: Report) -> Started:
-    """Start `services` in the order given; the first that fails ends it. Runs on the loop."""
-    lines: list[Line] = []
+async def start(services: Sequence[Service], one: One, *, slots: Mapping[str, str] = EMPTY) -> Started:
+    """Start `services` in the order given, and return when each has ended. Runs on the loop.
+
+    A service waits for every one before it, but for those that it may start beside. `slots` is UUID → address, for
+    services whose `gpus:` name the same cards differently.
+    """
+    ends: list[asyncio.Task[Line]] = []
+
+    async def in_turn(place: int, service: Service) -> Line:
+        before = [
+            end
+            for end, other in zip(ends[:place], services, strict=False)
+            if not may_stand_beside(service, other, slots)
+        ]
+        if before:
+            await asyncio.wait(before)
+        return await one(service)
+
     for place, service in enumerate(services):
-        last = await _Start(service, systemd, ready, clock, report).run()
-        lines.append(last)
-        if last.progress is Progress.FAILED:
-            for other in services[place + 1 :]:
-                why = f"{service.name} did not start"
-                line = Line(service=other.name, unit=other.unit, progress=Progress.NOT_TRIED, why=why)
-                report(line)
-                lines.append(line)
-            break
+        ends.append(asyncio.ensure_future(in_turn(place, service)))
+    try:
+        lines = await asyncio.gather(*ends)
+    finally:
+        for end in ends:
+            end.cancel()
     return Started(lines=tuple(lines))
 
 
-class _Start:
-    """The start of one service."""
-
-    def __init__(self, service: Service, systemd: Systemd, ready: Ask, clock: Clock, report: Report) -> None:
-        self._service = service
-        self._systemd = systemd
-        self._ready = ready
-        self._clock = clock
-        self._report = report
-
-    async def run(self) -> Line:
-        """Return the last line about it."""
-        service = self._service
-        try:
-            unit = await self._systemd.unit(service.unit)
-            refused = _refusal(unit)
-            if refused is not None:
-                return self._say(Progress.FAILED, refused)
-            if unit.active_state == "active" and (await self._ready(service.name)).ready:
-                return self._say(Progress.ALREADY, "active and ready")
-            if unit.active_state not in ("active", "activating"):
-                self._say(Progress.STARTING)
-                outcome = await self._systemd.start(service.unit, deadline=service.start.timeout)
-                if not outcome.done and outcome.result != "timeout":
-                    return self._say(
-                        Progress.FAILED, f"systemd's start job ended {outcome.result} {outcome.why}".strip()
-                    )
-        except SystemdError as error:
-            return self._say(Progress.FAILED, f"systemd did not answer: {error}")
-        return await self._wait()
-
-    async def _wait(self) -> Line:
-        """Wait until it is ready, then until it has been so for `settle`."""
-        began = self._clock.now()
-        limits = self._service.start
-        ready_since: Instant | None = None
-        while True:
-            answer = await self._look()
-            if isinstance(answer, Line):
-                return answer
-            now = self._clock.now()
-            if answer.ready is False:
-                ready_since = None
-            elif answer.ready and ready_since is None:
-                ready_since = now
-                self._say(Progress.READY, answer.why)
-            if answer.ready and ready_since is not None and now.since(ready_since) >= limits.settle:
-                return self._say(Progress.STARTED, answer.why)
-            allowed = limits.timeout if ready_since is None else limits.timeout + limits.settle + _POLL
-            if now.since(began) >= allowed:
-                why = f"not ready within {limits.timeout.total_seconds():g} s: {answer.why}"
-                return self._say(Progress.FAILED, why)
-            await self._clock.sleep(_POLL)
-
-    async def _look(self) -> Readiness | Line:
-        """Ask once; the last line when the unit has gone down and nothing brings it up again."""
-        try:
-            unit = await self._systemd.unit(self._service.unit)
-        except SystemdError as error:
-            return Readiness(ready=None, why=f"systemd did not answer: {error}")
-        if unit.active_state in ("failed", "inactive") and unit.job is None:
-            return self._say(Progress.FAILED, f"unit is {unit.active_state}: {unit.result}")
-        return await self._ready(self._service.name)
-
-    def _say(self, progress: Progress, why: str = "") -> Line:
-        line = Line(service=self._service.name, unit=self._service.unit, progress=progress, why=why)
-        self._report(line)
-        return line
+def may_stand_beside(one: Service, other: Service, slots: Mapping[str, str] = EMPTY) -> bool:
+    """Return whether two services may start at the same time: both say so, and they share no GPU."""
+    if not (one.start.parallel and other.start.parallel):
+        return False
+    if not one.gpus or not other.gpus:
+        return True
+    if isinstance(one.gpus, str) or isinstance(other.gpus, str):
+        return False
+    mine, theirs = ({slots.get(gpu, gpu) for gpu in service.gpus} for service in (one, other))
+    # A UUID whose slot is not known may be any card.
+    unknown = any(gpu.startswith(("GPU-", "MIG-")) for gpu in mine | theirs) and not _same_kind(mine | theirs)
+    return mine.isdisjoint(theirs) and not unknown
 
 
-def _refusal(unit: UnitState) -> str | None:
-    if unit.load_state != "loaded":
-        return f"unit is {unit.load_state}"
-    if unit.need_daemon_reload:
-        return "its unit files differ from what systemd has loaded"
-    return None
+def _same_kind(gpus: Iterable[str]) -> bool:
+    return len({gpu.startswith(("GPU-", "MIG-")) for gpu in gpus}) == 1

@@ -1,68 +1,25 @@
-"""`services start` starts one after the other, each gated on readiness and settle, and stops at a failure."""
+"""`services start` starts one after the other, side by side only where both say so, and a failure stops nobody."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
+from start_bench import Bench, ends, service
 
 from bandog.host.site import Readiness
-from bandog.services.registry import Registry, Service, Start
-from bandog.services.start_order import Line, Progress, Started, describe, plan, start
-from bandog.testing import FakeClock, FakeServices, FakeSystemd
+from bandog.services.registry import Registry
+from bandog.services.start_order import Progress, describe, may_stand_beside, plan
 
-
-def service(name: str, order: int, **start_: Any) -> Service:
-    wanted: dict[str, Any] = {"settle": timedelta(seconds=20), "timeout": timedelta(minutes=5), **start_}
-    return Service(name=name, unit=f"{name}.service", start=Start(order=order, **wanted))
-
-
-class Bench:
-    def __init__(self, *services: Service) -> None:
-        self.clock = FakeClock()
-        self.services = FakeServices(*services)
-        self.systemd = FakeSystemd(self.clock)
-        self.lines: list[Line] = []
-        self.jobs_at: dict[str, timedelta] = {}
-        self.systemd.on_job = self._job
-        for one in services:
-            self.systemd.add(one.unit, active_state="inactive", sub_state="dead", main_pid=None)
-
-    def _job(self, job: Any) -> None:
-        self.jobs_at[job.unit] = self.clock.now().boottime
-
-    async def ready(self, name: str) -> Readiness:
-        return self.services.ready(name)
-
-    def start(self, names: Sequence[str] = ()) -> Started:
-        async def go() -> Started:
-            running = asyncio.ensure_future(
-                start(
-                    plan(self.services.registry, names),
-                    systemd=self.systemd,
-                    ready=self.ready,
-                    clock=self.clock,
-                    report=self.lines.append,
-                )
-            )
-            while not running.done():
-                await self.clock.run(timedelta(seconds=1))
-            return await running
-
-        return asyncio.run(go())
-
-
-def ends(started: Started) -> dict[str, Progress]:
-    return {line.service: line.progress for line in started.lines}
+A, B = "0000:17:00.0", "0000:65:00.0"
+UUID = "GPU-11111111-1111-1111-1111-111111111111"
 
 
 def test_the_plan_follows_order_then_name() -> None:
     registry = Registry((service("c", 1), service("a", 2), service("b", 1)))
     assert [one.name for one in plan(registry)] == ["b", "c", "a"]
     assert [one.name for one in plan(registry, ["a", "c"])] == ["c", "a"]
+    assert [one.name for one in plan(registry, units={"a.service"})] == ["a"]
 
 
 def test_an_unknown_name_is_an_error() -> None:
@@ -71,9 +28,11 @@ def test_an_unknown_name_is_an_error() -> None:
 
 
 def test_the_dry_run_says_what_would_be_waited_for() -> None:
-    [line] = describe([service("a", 1)])
-    assert line.progress is Progress.PLANNED
-    assert line.why == "wait up to 300 s until it is ready, then 20 s more"
+    one, other = service("a", 1, parallel=True, gpus=(A,)), service("b", 2, parallel=True, gpus=(B,))
+    lines = describe([one, other])
+    assert lines[0].progress is Progress.PLANNED
+    assert lines[0].why == "wait up to 300 s until it serves, then 20 s more"
+    assert lines[1].why.endswith("; beside a")
 
 
 def test_the_second_is_started_only_after_the_first_was_ready_for_its_settle() -> None:
@@ -83,51 +42,40 @@ def test_the_second_is_started_only_after_the_first_was_ready_for_its_settle() -
     assert bench.jobs_at["second.service"] - bench.jobs_at["first.service"] >= timedelta(seconds=30)
 
 
-def test_what_serves_already_is_left_alone() -> None:
-    bench = Bench(service("first", 1))
-    bench.systemd.change("first.service", active_state="active")
-    assert ends(bench.start()) == {"first": Progress.ALREADY}
-    assert bench.systemd.jobs == []
-
-
-def test_a_failure_stops_the_rest() -> None:
-    bench = Bench(service("first", 1), service("second", 2))
+def test_what_fails_keeps_nobody_else_down() -> None:
+    bench = Bench(service("first", 1), service("second", 2), service("third", 3))
     bench.systemd.script("start", "first.service", "failed")
+    bench.services.readiness["second"] = Readiness(ready=False, why="loading")
     started = bench.start()
-    assert ends(started) == {"first": Progress.FAILED, "second": Progress.NOT_TRIED}
+    assert ends(started) == {"first": Progress.FAILED, "second": Progress.FAILED, "third": Progress.STARTED}
     assert not started.ok
-    assert [job.unit for job in bench.systemd.jobs] == ["first.service"]
 
 
-def test_a_service_that_never_gets_ready_fails_at_its_timeout() -> None:
-    bench = Bench(service("first", 1, timeout=timedelta(seconds=40)))
-    bench.services.readiness["first"] = Readiness(ready=None, why="timeout")
-    [line] = bench.start().lines
-    assert line.progress is Progress.FAILED
-    assert line.why == "not ready within 40 s: timeout"
+def test_services_on_different_gpus_start_together_only_if_both_say_so() -> None:
+    for both in (True, False):
+        bench = Bench(service("a", 1, gpus=(A,), parallel=True), service("b", 2, gpus=(B,), parallel=both))
+        bench.start()
+        gap = bench.jobs_at["b.service"] - bench.jobs_at["a.service"]
+        assert (gap < timedelta(seconds=2)) is both
 
 
-def test_a_service_that_turns_silent_while_it_settles_does_not_wait_for_ever() -> None:
-    bench = Bench(service("first", 1, timeout=timedelta(seconds=40)))
-    bench.services.readiness["first"] = [Readiness(ready=True), Readiness(ready=None, why="timeout")]
-    assert ends(bench.start()) == {"first": Progress.FAILED}
+def test_a_shared_card_keeps_two_apart_whatever_it_is_called() -> None:
+    def pair(mine: object, theirs: object) -> bool:
+        one, other = service("a", gpus=mine, parallel=True), service("b", gpus=theirs, parallel=True)
+        return may_stand_beside(one, other, {UUID: A})
+
+    assert pair((A,), (B,)) and pair((UUID,), (B,)) and pair((), "all")
+    assert not pair((A,), (A, B)) and not pair((UUID,), (A,)) and not pair("all", (B,))
+    one, other = service("a", gpus=(UUID,), parallel=True), service("b", gpus=(A,), parallel=True)
+    assert not may_stand_beside(one, other), "a UUID that nobody knows may be any card"
 
 
-def test_a_unit_that_dies_while_it_is_waited_for_fails_at_once() -> None:
-    bench = Bench(service("first", 1))
-
-    async def dying(name: str) -> Readiness:
-        bench.systemd.change("first.service", active_state="failed", result="exit-code")
-        return Readiness(ready=False)
-
-    bench.ready = dying  # type: ignore[method-assign]  # the test's own bench
-    [line] = bench.start().lines
-    assert line.why == "unit is failed: exit-code"
-
-
-@pytest.mark.parametrize("fields", [{"load_state": "masked"}, {"need_daemon_reload": True}])
-def test_a_unit_that_a_person_changed_is_not_started(fields: dict[str, Any]) -> None:
-    bench = Bench(service("first", 1))
-    bench.systemd.change("first.service", **fields)
-    assert ends(bench.start()) == {"first": Progress.FAILED}
-    assert bench.systemd.jobs == []
+def test_a_third_waits_for_both_of_two_that_start_together() -> None:
+    bench = Bench(
+        service("a", 1, gpus=(A,), parallel=True),
+        service("b", 2, gpus=(B,), parallel=True),
+        service("c", 3, gpus="all"),
+    )
+    bench.services.readiness["a"] = [*[Readiness(ready=False)] * 20, Readiness(ready=True)]
+    assert bench.start().ok
+    assert bench.jobs_at["c.service"] - bench.jobs_at["a.service"] >= timedelta(seconds=60)
