@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PORTS = range(20000, 32000)
+"""Below those that the kernel gives to whoever asks for any (ip-sysctl, ip_local_port_range: from 32768): a server that
+is restarted finds its port still free."""
+
 
 def free_port() -> int:
     """Return a port of loopback that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 class WebhookSink:
