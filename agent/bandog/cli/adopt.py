@@ -16,6 +16,7 @@ import click
 from ..config import Config, load
 from ..host.child import Children
 from ..host.paths import Paths
+from ..host.systemd import SystemdBus
 from ..host.systemd_types import SystemdError, UnitState
 from ..pluginloader import PluginSet, discover
 from ..services import adopt_plan, overrides
@@ -72,7 +73,7 @@ def adopt(unit: str, undo: bool, yes: bool, dry_run: bool, name: str, as_json: b
     except Refused as error:
         raise click.ClickException(plain(error)) from error
     changes = diff(plan, paths)
-    risks = _at_risk() if changes else ()
+    risks = _at_risk(paths) if changes else ()
     if not as_json:
         click.echo(changes or f"{unit}: nothing to change\n", nl=False)
         for remark in plan.remarks:
@@ -195,23 +196,37 @@ def _write(plan: adopt_plan.Plan, paths: Paths, risks: tuple[str, ...]) -> bool:
         carry_out(plan, paths)
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}; run it again as root") from error
-    if risks:
+    return not risks and asyncio.run(_reload(paths))
+
+
+async def _reload(paths: Paths) -> bool:
+    systemd = SystemdBus.of_host(paths)
+    try:
+        await systemd.reload(deadline=_RELOAD)
+    except SystemdError as error:
+        click.echo(f"systemd was not reloaded: {plain(error)}", err=True)
         return False
-    return Children().run(["systemctl", "daemon-reload"], deadline=_RELOAD).ok
+    finally:
+        systemd.close()
+    return True
 
 
-def _at_risk() -> tuple[str, ...]:
+def _at_risk(paths: Paths) -> tuple[str, ...]:
     """Return the running containers that a reload of systemd would cut off their GPUs; not knowing is a risk too."""
     script = Path(sys.prefix) / "gpu-containers-at-risk"
     if not script.exists():
         script = Path(__file__).parents[3] / "packaging" / "gpu-containers-at-risk"
-    outcome = Children().run([str(script)], deadline=_CHECK)
+    outcome = Children().run([str(script), *_below(paths)], deadline=_CHECK)
     if outcome.ok:
         return ()
     names = tuple(outcome.out.decode("utf-8", "replace").splitlines())
     if outcome.code == 1 and names:
         return tuple(f"{one} would lose its GPUs" for one in names)
     return ("whether a container would lose its GPUs by it could not be told",)
+
+
+def _below(paths: Paths) -> tuple[str, ...]:
+    return () if paths.root == Path("/") else ("--root", str(paths.root))
 
 
 def _tell_end(unit: str, *, undo: bool, reloaded: bool) -> None:

@@ -126,6 +126,21 @@ class SystemdBus:
         except Refused as error:
             raise SystemdError("refused", str(error)) from error
 
+    async def reload(self, *, deadline: timedelta) -> None:
+        """Let PID 1 read its unit files again; raises SystemdError. For a person's command alone.
+
+        Never at the time of a fault, and never unasked: it cuts running GPU containers off their devices.
+        """
+        link = await self._linked()
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                await link.call("Reload", "")
+        except TimeoutError as error:
+            self._drop(link)
+            raise SystemdError("timeout", "systemd did not end its reload") from error
+        except Refused as error:
+            raise SystemdError("refused", str(error)) from error
+
     # -- jobs ---------------------------------------------------------------------------------
 
     async def restart(self, name: str, *, deadline: timedelta) -> JobOutcome:
