@@ -16,6 +16,7 @@ from .containers import named
 
 ENGINES = ("docker", "podman", "nerdctl")
 _CLIENTS = (*ENGINES, "docker-compose", "podman-compose")
+_VERBS = ("run", "create", "start", "compose", "exec", "attach", "wait")
 _PARALLEL = {
     "vllm": ("--tensor-parallel-size", "--tensor_parallel_size", "-tp"),
     "sglang": ("--tensor-parallel-size", "--tp-size", "--tp"),
@@ -194,7 +195,7 @@ def _client(words: Sequence[str]) -> tuple[str, str]:
             if _base(word).endswith("-compose"):
                 return _base(word).removesuffix("-compose"), "compose"
             rest = [one for one in words[at + 1 :] if not one.startswith("-") and one != "container"]
-            return _base(word), rest[0] if rest else ""
+            return _base(word), next((one for one in rest if one in _VERBS), rest[0] if rest else "")
     return "", ""
 
 
