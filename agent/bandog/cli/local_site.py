@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..config import Config
 from ..host.child import Children
@@ -15,7 +16,10 @@ from ..host.clock import SystemClock
 from ..host.hostname import short_hostname
 from ..host.http import HttpClient
 from ..host.paths import Paths
+from ..host.resident import Resident
+from ..host.site import Clock
 from ..host.systemd import SystemdBus
+from ..host.systemd_types import Systemd
 from ..plugin import Probe
 from ..pluginloader import LocalHost, PluginSet
 from ..runtime.keys import Keys
@@ -50,20 +54,40 @@ class Local:
             log.info("the GPUs cannot be looked at why=%s", error)
 
 
+class _Site(LocalSite):
+    """A site whose programs that stay are ended with the command."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.residents: list[Resident] = []
+
+    def resident(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Resident:
+        """Return a program that stays, and remember it."""
+        self.residents.append(super().resident(argv, env=env))
+        return self.residents[-1]
+
+
 @asynccontextmanager
-async def local_site(paths: Paths, config: Config, plugins: PluginSet) -> AsyncIterator[Local]:
-    """Open the host for a command that runs on the loop."""
-    clock = SystemClock(paths)
-    systemd = SystemdBus.of_host(paths)
+async def local_site(
+    paths: Paths,
+    config: Config,
+    plugins: PluginSet,
+    *,
+    systemd: Systemd | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Local]:
+    """Open the host for a command that runs on the loop; `systemd` and `clock` take the place of its own."""
+    clock = clock or SystemClock(paths)
+    bus = SystemdBus.of_host(paths)
     children = Children()
 
     async def no_note(*_: object) -> None:
         """There is no request to note anything on."""
 
-    site = LocalSite(
+    site = _Site(
         paths=paths,
         clock=clock,
-        systemd=systemd,
+        systemd=systemd or bus,
         children=children,
         http=HttpClient(),
         hostname=short_hostname(paths),
@@ -78,11 +102,13 @@ async def local_site(paths: Paths, config: Config, plugins: PluginSet) -> AsyncI
     try:
         yield Local(site=site, book=book, probe=next((one for one in built.probes if one.name == PROBE), None))
     finally:
-        systemd.close()
+        for one in site.residents:
+            await asyncio.to_thread(one.end)
+        bus.close()
         children.close()
 
 
-def _inventory(paths: Paths, clock: SystemClock) -> Inventory:
+def _inventory(paths: Paths, clock: Clock) -> Inventory:
     """Return the cards as the record knows them; a record that cannot be read keeps no service down."""
     try:
         with Reader(paths.state / "bandog.db") as reader:

@@ -62,10 +62,13 @@ class HostMeans:
         cards = start_memory.cards_of(service, look, self.put(service))
         if not any(card.holders for card in cards):
             return ()
-        units = []
-        for one in self._registry:
-            with suppress(SystemdError):
-                units.append(await self.systemd.unit(one.unit))
+        units, mine = [], set[int]()
+        with suppress(SystemdError):
+            units = [await self.systemd.unit(one.unit) for one in self._registry]
+            names = {one.name for one in units}
+            for pid in {one.pid for card in cards for one in card.holders or ()}:
+                if await self.systemd.unit_of_pid(pid) in names:
+                    mine.add(pid)
 
         def named() -> tuple[str, ...]:
             paths = self._site.paths
@@ -73,7 +76,7 @@ class HostMeans:
 
             def stranger(pid: int) -> str | None:
                 task = processes.task_stat(paths, pid)
-                if task is None or is_monitor(task.comm) or any(one.owns(pid) for one in ours):
+                if task is None or pid in mine or is_monitor(task.comm) or any(one.owns(pid) for one in ours):
                     return None
                 return whose(paths, pid)
 
