@@ -28,6 +28,6 @@ BERTHS = (
     Berth(
         name="trixie-2",
         release="trixie",
-        modules=("start", "flood", "crash", "budgets", "powercycle", "gpus", "dying_gpu"),
+        modules=("start", "flood", "crash", "budgets", "powercycle", "gpus", "dying_gpu", "adopt"),
     ),
 )
